@@ -1,0 +1,99 @@
+"""What an algorithm is: a frozen dataclass of hyper-parameters with ``init`` and ``round``.
+
+``round`` is the server's program; the methods that it maps over a cohort are the clients' programs. Both are pure. Real
+hyper-parameters are pytree leaves: they can be swept by ``vmap`` and changed without recompiling. Fields declared with
+:func:`static` shape the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+
+from fedminimax import steps
+from fedminimax.engines import wire
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+from fedminimax.schedules import as_schedule, is_schedule
+
+ALGORITHMS: dict[str, type[Algorithm]] = {}
+"""Every method by its class name, filled by :func:`algorithm`."""
+
+_T = TypeVar("_T")
+
+
+def static(default: Any = dataclasses.MISSING) -> Any:
+    """Declare a hyper-parameter that shapes the program (an integer, a set of steps): changing it compiles anew."""
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+class Algorithm(ABC):
+    """The base of all methods."""
+
+    @abstractmethod
+    def init(self, problem: Any) -> Tree:
+        """Return the state before round 0: a NamedTuple with the players x and y among its fields."""
+
+    @abstractmethod
+    def round(self, problem: Any, state: Any, clients: Any) -> Tree:
+        """Return the state after one round."""
+
+    def init_client(self, problem: Any) -> Tree:
+        """Return a client's persistent state before round 0; None: clients remember nothing between rounds."""
+        return None
+
+    def replace(self: _T, **changes: Any) -> _T:
+        """Return a copy with some hyper-parameters changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if item.metadata.get("static"):
+                _check_static(type(self).__name__, item.name, value)
+            else:
+                object.__setattr__(self, item.name, _checked_real(type(self).__name__, item.name, value))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def algorithm(cls: type[_T]) -> type[_T]:
+    """Make a class a method: a frozen dataclass, a pytree, and an entry in ``fedminimax list``."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    jax.tree_util.register_dataclass(
+        cls,
+        data_fields=[f.name for f in fields if not f.metadata.get("static")],
+        meta_fields=[f.name for f in fields if f.metadata.get("static")],
+    )
+    ALGORITHMS[cls.__name__] = cls  # type: ignore[assignment]
+    return cls
+
+
+def state(cls: type[_T]) -> type[_T]:
+    """Make a NamedTuple a state or reply that can be sent and saved."""
+    return wire.message(cls)
+
+
+def _check_static(owner: str, name: str, value: Any) -> None:
+    if name == "local_steps":
+        steps.check(value, f"{owner}.local_steps")
+    elif name in ("batch_size", "cohort_size", "snapshot_every") and value is not None:
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise InputError(f"{owner}.{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def _checked_real(owner: str, name: str, value: Any) -> Any:
+    if isinstance(value, bool) or isinstance(value, str):
+        raise InputError(f"{owner}.{name} must be a number or a schedule of the round, not {value!r}.")
+    value = as_schedule(value)
+    if is_schedule(value) or not isinstance(value, (int, float, np.ndarray, np.generic)):
+        return value
+    if not np.isfinite(value).all():
+        raise InputError(f"{owner}.{name} must be finite, not {value}.")
+    if np.min(value) < 0:
+        raise InputError(f"{owner}.{name} must not be negative, but is {value}.")
+    return float(value) if np.ndim(value) == 0 else value

@@ -1,0 +1,170 @@
+"""FESS-GDA and Smoothed-GDA.
+
+W. Shen, M. Huang, J. Zhang and C. Shen, "Stochastic smoothed gradient descent ascent for federated minimax optimization",
+AISTATS 2024 (papers/fess-gda.txt, Algorithms 1 and 2).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from fedminimax import players
+from fedminimax.algorithms.base import ALGORITHMS, algorithm, state, static
+from fedminimax.algorithms.local import server_step
+from fedminimax.algorithms.solvers import LocalUpdates
+from fedminimax.errors import InputError
+from fedminimax.players import Point, Tree
+from fedminimax.schedules import Scalar
+
+
+@state
+class SmoothedState(NamedTuple):
+    """The players, and the point z that x is held near to."""
+
+    x: Tree
+    y: Tree
+    z: Tree
+
+
+@algorithm
+class FessGDA(LocalUpdates):
+    r"""Federated stochastic smoothed gradient descent ascent (Algorithm 1).
+
+    The cohort takes K simultaneous local steps, y projected after each, and the server smooths x:
+
+    .. math::
+        x_{t+1} &= x_t + \eta_{x,g} (\bar x - x_t) - \eta_{x,l} \eta_{x,g} K p (x_t - z_t) \\
+        y_{t+1} &= P_Y(y_t + \eta_{y,g} (\bar y - y_t)) \\
+        z_{t+1} &= z_t + \beta (x_{t+1} - z_t)
+
+    with :math:`z_0 = x_0`, which is descent ascent on f(x, y) + p/2 ||x - z||^2 with a slowly moving z. With p = 0 it is FSGDA.
+    The p-term is applied once a round at (x_t, z_t). An x_set is projected on as y is (the paper has none).
+
+    Args:
+        lr_x: eta_{x,l}, the clients' step size for x.
+        lr_y: eta_{y,l}, the clients' step size for y.
+        server_lr_x: eta_{x,g}.
+        server_lr_y: eta_{y,g}.
+        p: the strength of the smoothing.
+        beta: how fast z follows x, in [0, 1].
+        local_steps: K.
+        batch_size: examples a step; None: the full local batch.
+        cohort_size: clients a round; None: everybody.
+    """
+
+    lr_x: Scalar
+    lr_y: Scalar
+    server_lr_x: Scalar = 1.0
+    server_lr_y: Scalar = 1.0
+    p: Scalar = 1.0
+    beta: Scalar = 0.05
+    local_steps: int = static(10)
+    batch_size: int | None = static(None)
+    cohort_size: int | None = static(None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.local_steps, int):
+            raise InputError("FessGDA.local_steps must be one whole number: its server step holds K (use FedNormSGDA).")
+        if isinstance(self.beta, float) and self.beta > 1:
+            raise InputError(f"FessGDA.beta must be between 0 and 1, not {self.beta}.")
+
+    @classmethod
+    def from_theory(
+        cls,
+        L: float,
+        mu: float | None = None,
+        *,
+        mu_x: float | None = None,
+        epsilon: float | None = None,
+        diameter: float | None = None,
+        local_steps: int = 1,
+        sigma: float = 0.0,
+        gap: float = 1.0,
+        rounds: int | None = None,
+        cohort_size: int | None = None,
+        batch_size: int | None = None,
+    ) -> FessGDA:
+        """Return the paper's step sizes (appendices D, F and I) for L-smooth client losses.
+
+        The setting follows from what is given: ``mu`` alone, f is mu-PL (or strongly concave) in y (Theorem 3.1); ``mu`` and
+        ``mu_x``, PL in both (Theorem 3.5, where p = 0); neither, but ``epsilon`` and the ``diameter`` D(Y), one-point
+        concave in y (Theorem 3.2). eta_x and eta_y are products of client and server steps; the clients' are the largest
+        allowed by the terms that have constants.
+
+        Args:
+            L: smoothness l.
+            mu: the PL constant in y.
+            mu_x: the PL constant in x.
+            epsilon: the accuracy wanted (one-point concave).
+            diameter: the diameter D(Y) (one-point concave).
+            local_steps: K.
+            sigma: the standard deviation of stochastic gradients; above 0 it needs ``rounds`` and ``cohort_size``.
+            gap: Delta, the initial value of the potential above its minimum.
+            rounds: T.
+            cohort_size: m.
+            batch_size: examples a step.
+        """
+        K = local_steps
+        drift = math.inf if K == 1 else 1.0 / (2.0 * L * math.sqrt(2.0 * (2 * K - 1) * (K - 1)))
+        if mu is not None and mu_x is not None:
+            small, big = sorted((mu, mu_x))
+            fast = 1.0 / (4.0 * L * K)
+            slow = fast * small**2 / (64.0 * L**2)
+            eta_x, eta_y = (slow, fast) if mu_x >= mu else (fast, slow)
+            p, beta = 0.0, 0.0
+            local = lambda eta: min(drift, math.sqrt(eta / (1536.0 * fast)) / (L * K))
+            lr_x, lr_y = local(eta_x), local(eta_y)
+        else:
+            eta_x = 1.0 / (1000.0 * K * L)
+            if sigma > 0:
+                if rounds is None or cohort_size is None:
+                    raise InputError("FessGDA.from_theory with sigma > 0 needs rounds and cohort_size.")
+                eta_x = min(eta_x, math.sqrt(cohort_size * gap) / (sigma * math.sqrt(K * rounds * L)))
+            eta_y, p = eta_x / 256.0, 2.0 * L
+            if mu is not None:
+                beta = eta_y * K * mu / 80000.0
+            elif epsilon is not None and diameter is not None:
+                beta = eta_y * K * epsilon**2 / (80000.0 * diameter)
+            else:
+                raise InputError("FessGDA.from_theory needs mu, or epsilon and the diameter of Y.")
+            lr_x = min(drift, math.sqrt(beta / (6144.0 * eta_x * p * L**2 * K**3)))
+            lr_y = min(drift, math.sqrt(eta_y / (3072.0 * eta_x * L**2 * K**2)))
+        return cls(
+            lr_x=lr_x,
+            lr_y=lr_y,
+            server_lr_x=eta_x / lr_x,
+            server_lr_y=eta_y / lr_y,
+            p=p,
+            beta=beta,
+            local_steps=K,
+            batch_size=batch_size,
+            cohort_size=cohort_size,
+        )
+
+    def init(self, problem: Any) -> SmoothedState:
+        """Return (x_0, y_0) with z_0 = x_0."""
+        return SmoothedState(*problem.start, problem.start.x)
+
+    def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
+        """Step along the mean of the cohort's local updates, held near z."""
+        cohort = clients.sample(self.cohort_size)
+        update = cohort.mean(self.local_update, state.x, state.y)
+        # - eta_{x,l} eta_{x,g} K p (x_t - z_t), the server's step size being applied below
+        pull = players.scale(players.sub(state.z, state.x), self.lr_x * self.local_steps * self.p)
+        update = Point(players.add(update.x, pull), update.y)
+        x, y = server_step(problem, Point(state.x, state.y), update, self.server_lr_x, self.server_lr_y)
+        z = players.add(state.z, players.sub(x, state.z), self.beta)
+        return SmoothedState(x, y, z)
+
+
+def SmoothedGDA(lr_x: Scalar, lr_y: Scalar, p: Scalar = 1.0, beta: Scalar = 0.05) -> FessGDA:
+    """Smoothed-GDA (Algorithm 2): FESS-GDA with K = 1 and the full batch, meant for one client.
+
+    x <- x - lr_x (grad_x f + p (x - z)), y <- P_Y(y + lr_y grad_y f), z <- z + beta (x - z); simultaneous in x and y.
+    """
+    return FessGDA(lr_x=lr_x, lr_y=lr_y, p=p, beta=beta, local_steps=1)
+
+
+ALGORITHMS["SmoothedGDA"] = SmoothedGDA  # type: ignore[assignment]

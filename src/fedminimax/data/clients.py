@@ -1,0 +1,191 @@
+"""All clients' data, flat.
+
+Every field is one array that holds all clients' examples, client after client; a client is a start and a size. A batch is
+a gather. Nothing is padded, and a million clients cost two integers each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+
+REPLACEMENT, EPOCHS = "replacement", "epochs"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ClientData:
+    """The data of N clients: ``fields`` is a pytree of arrays whose first axis runs over all examples of all clients.
+
+    Build it with :meth:`from_list`, :meth:`from_owner` or :meth:`equal`, which check what they are given.
+
+    Attributes:
+        fields: pytree of arrays [total, ...].
+        starts: where each client's examples begin, [N].
+        sizes: how many examples each client has, [N].
+        smallest: the least size, known when programs are compiled.
+        largest: the greatest size.
+        batching: "replacement" (each batch drawn afresh) or "epochs" (reshuffled passes over the client's data).
+    """
+
+    fields: Tree
+    starts: Any
+    sizes: Any
+    smallest: int = field(metadata={"static": True})
+    largest: int = field(metadata={"static": True})
+    batching: str = field(default=REPLACEMENT, metadata={"static": True})
+
+    @classmethod
+    def from_list(cls, clients: Sequence[Tree], batching: str = REPLACEMENT) -> ClientData:
+        """Build from one pytree per client, each leaf an array over that client's examples."""
+        if not clients:
+            raise InputError("There are no clients: give at least one pytree of arrays.")
+        structure = jax.tree.structure(clients[0])
+        sizes = []
+        for i, client in enumerate(clients):
+            if jax.tree.structure(client) != structure:
+                raise InputError(
+                    f"Client {i} has the structure {jax.tree.structure(client)}, but client 0 has {structure}; give every "
+                    "client the same fields."
+                )
+            sizes.append(_client_size(i, client))
+        for (path, first), *others in zip(*(jax.tree_util.tree_leaves_with_path(c) for c in clients), strict=True):
+            for i, (_, other) in enumerate(others, start=1):
+                if np.shape(other)[1:] != np.shape(first)[1:]:
+                    raise InputError(
+                        f"Field {_name(path)} of client {i} has examples of shape {np.shape(other)[1:]}, but client 0's "
+                        f"have {np.shape(first)[1:]}."
+                    )
+        flat = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *clients)
+        return cls._checked(flat, np.asarray(sizes), batching)
+
+    @classmethod
+    def from_owner(
+        cls, fields: Tree, owner: Any, count: int | None = None, batching: str = REPLACEMENT
+    ) -> ClientData:
+        """Build from pooled arrays and the index of the client that holds each example.
+
+        Args:
+            fields: pytree of arrays over all examples.
+            owner: integer array; ``owner[j]`` is the client of example j, or -1 for an example nobody holds.
+            count: the number of clients; by default the largest owner plus one.
+            batching: how minibatches are drawn.
+        """
+        owner = np.asarray(owner)
+        if owner.ndim != 1 or not np.issubdtype(owner.dtype, np.integer):
+            raise InputError(f"owner must be a vector of client numbers, not {owner.dtype} of shape {owner.shape}.")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
+            if np.shape(leaf)[:1] != owner.shape:
+                raise InputError(
+                    f"Field {_name(path)} has {np.shape(leaf)[0] if np.ndim(leaf) else 'no'} examples, but owner names a "
+                    f"client for {owner.size}."
+                )
+        count = int(owner.max(initial=-1)) + 1 if count is None else count
+        if owner.max(initial=-1) >= count or owner.min(initial=0) < -1:
+            raise InputError(
+                f"owner has values from {owner.min()} to {owner.max()}, but there are {count} clients: use 0 to "
+                f"{count - 1}, or -1 for an example that nobody holds."
+            )
+        order = np.argsort(owner, kind="stable")
+        order = order[np.count_nonzero(owner < 0) :]
+        sizes = np.bincount(owner[owner >= 0], minlength=count)
+        return cls._checked(jax.tree.map(lambda a: np.asarray(a)[order], fields), sizes, batching)
+
+    @classmethod
+    def equal(cls, fields: Tree, count: int, batching: str = REPLACEMENT) -> ClientData:
+        """Build from pooled arrays cut, in order, into ``count`` equal parts."""
+        total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(fields)}
+        if len(total) != 1 or min(total) % count or not min(total):
+            raise InputError(f"{count} equal parts need fields of one length that {count} divides, not {sorted(total)}.")
+        return cls._checked(jax.tree.map(np.asarray, fields), np.full(count, min(total) // count), batching)
+
+    @classmethod
+    def _checked(cls, fields: Tree, sizes: np.ndarray, batching: str) -> ClientData:
+        if batching not in (REPLACEMENT, EPOCHS):
+            raise InputError(f"batching must be 'replacement' or 'epochs', not {batching!r}.")
+        if sizes.size == 0:
+            raise InputError("There are no clients: every example is owned by nobody.")
+        empty = np.flatnonzero(sizes == 0)
+        if empty.size:
+            raise InputError(
+                f"Client {empty[0]} has no examples ({empty.size} such in all): leave empty clients out, or give them data."
+            )
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
+            if np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all():
+                bad = int(np.argmin(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)))
+                client = int(np.searchsorted(starts, bad, side="right")) - 1
+                raise InputError(
+                    f"Field {_name(path)} of client {client} has a NaN or infinite number in its example "
+                    f"{bad - int(starts[client])}: clean or drop that example."
+                )
+        return cls(
+            fields, starts.astype(np.int32), sizes.astype(np.int32), int(sizes.min()), int(sizes.max()), batching
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of clients N."""
+        return int(np.shape(self.sizes)[0])
+
+    @property
+    def total(self) -> int:
+        """The number of examples of all clients together."""
+        return int(np.shape(jax.tree.leaves(self.fields)[0])[0])
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, client: int) -> Tree:
+        if not -self.count <= client < self.count:
+            raise IndexError(f"There is no client {client}: there are {self.count}.")
+        start, size = int(self.starts[client]), int(self.sizes[client])
+        return jax.tree.map(lambda a: a[start : start + size], self.fields)
+
+    def __iter__(self) -> Iterator[Tree]:
+        return (self[i] for i in range(self.count))
+
+    def only(self, client: int) -> ClientData:
+        """Return the data of one client alone, as a federation of one."""
+        size = int(self.sizes[client])
+        own = jax.tree.map(np.asarray, self[client])
+        return ClientData(own, np.zeros(1, np.int32), np.full(1, size, np.int32), size, size, self.batching)
+
+    def with_batching(self, batching: str) -> ClientData:
+        """Return the same data with minibatches drawn with "replacement" or by reshuffled "epochs"."""
+        if batching not in (REPLACEMENT, EPOCHS):
+            raise InputError(f"batching must be 'replacement' or 'epochs', not {batching!r}.")
+        return replace(self, batching=batching)
+
+    def owners(self) -> jax.Array:
+        """Return the client of each example, [total]."""
+        return jnp.repeat(jnp.arange(self.count), jnp.asarray(self.sizes), total_repeat_length=self.total)
+
+    def __repr__(self) -> str:
+        fields = {_name(p): np.shape(v)[1:] for p, v in jax.tree_util.tree_leaves_with_path(self.fields)}
+        return f"ClientData({self.count} clients, {self.total} examples, sizes {self.smallest}-{self.largest}, {fields})"
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path) or "(the array)"
+
+
+def _client_size(i: int, client: Tree) -> int:
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(client):
+        if np.ndim(leaf) == 0:
+            raise InputError(f"Field {_name(path)} of client {i} is a scalar: its first axis must run over examples.")
+        sizes[_name(path)] = np.shape(leaf)[0]
+    if not sizes:
+        raise InputError(f"Client {i} has no fields: give it at least one array.")
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"The fields of client {i} differ in length ({sizes}): each must have one entry per example.")
+    return next(iter(sizes.values()))

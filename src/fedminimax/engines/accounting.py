@@ -1,0 +1,98 @@
+"""What a run costs: floats sent down and up, per player; gradients evaluated; replies lost. Counted, not estimated.
+
+The size of a message is known when a round is compiled; how many clients were sent one and answered is known when it runs.
+The two meet here, in 64-bit integers on the host.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedminimax.players import Tree
+
+PLAYERS = ("x", "y", "other")
+_WORD = 16
+
+
+@dataclass(frozen=True)
+class Message:
+    """One exchange of a round: the client function that was called, and the floats in the request and in the reply."""
+
+    function: str
+    down: dict[str, int]
+    up: dict[str, int]
+
+
+class Traffic(NamedTuple):
+    """How many clients one exchange reached: arrays of one entry per round, per exchange."""
+
+    invited: Any
+    """Clients that were sent the request."""
+    answered: Any
+    """Clients whose reply arrived."""
+    dropped: Any
+    """Replies that the guard refused."""
+    evaluations_high: Any
+    """Per-example gradients evaluated, divided by 2^16."""
+    evaluations_low: Any
+    """... and the remainders, added up: two 32-bit sums that cannot overflow where one could."""
+
+
+def split(count: Any) -> tuple[Any, Any]:
+    """Split a count so that the sums of both parts stay exact in 32 bits."""
+    count = jnp.asarray(count, jnp.int32)
+    return count >> _WORD, count & ((1 << _WORD) - 1)
+
+
+def measure_request(fn: Callable[..., Any], broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...]) -> dict[str, int]:
+    """Return the floats of a request by player: an argument called x or x_..., or a field x inside it, is the min player's."""
+    names = list(inspect.signature(fn).parameters)[2:]
+    rows = tuple(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree) for tree in per_client)
+    return _floats(dict(zip(names, (*broadcast, *rows), strict=False)))  # parameters with defaults may be left out
+
+
+def measure_reply(reply: Tree) -> dict[str, int]:
+    """Return the floats of a reply by player."""
+    return _floats(reply)
+
+
+def _floats(tree: Tree) -> dict[str, int]:
+    total = dict.fromkeys(PLAYERS, 0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        total[_player(path)] += int(np.prod(np.shape(leaf)))
+    return total
+
+
+def _player(path: Any) -> str:
+    for step in path:
+        name = str(getattr(step, "name", getattr(step, "key", "")))
+        if name in ("x", "y") or name.startswith(("x_", "y_")):
+            return name[0]
+    return "other"
+
+
+def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
+    """Return the costs of each round, from what was sent and how often.
+
+    Args:
+        messages: the exchanges of a round, in order.
+        traffic: arrays [..., rounds, exchanges].
+    """
+    counts = Traffic(*(np.asarray(c, np.int64) for c in traffic))
+    costs: dict[str, np.ndarray] = {}
+    for direction, senders in (("down", counts.invited), ("up", counts.answered)):
+        for player in PLAYERS:
+            size = np.array([getattr(m, direction)[player] for m in messages], np.int64)
+            costs[f"floats_{direction}_{player}"] = senders @ size
+        costs[f"floats_{direction}"] = sum(costs[f"floats_{direction}_{p}"] for p in PLAYERS)  # type: ignore[assignment]
+    costs["grad_evals"] = (counts.evaluations_high * (1 << _WORD) + counts.evaluations_low).sum(-1)
+    costs["replies"] = counts.answered.sum(-1)
+    costs["dropped"] = counts.dropped.sum(-1)
+    return costs

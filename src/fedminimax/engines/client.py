@@ -1,0 +1,148 @@
+"""What a client's program sees: its own data, its own randomness, its own memory. Nothing of anybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax import steps as local_steps
+from fedminimax.data.clients import EPOCHS, ClientData
+from fedminimax.engines import sampling
+from fedminimax.players import Tree
+from fedminimax.problems.base import MinimaxProblem, Span
+
+
+class Reply(NamedTuple):
+    """What a client's program returns when it also remembers something.
+
+    Attributes:
+        value: what is sent to the server.
+        state: the client's new persistent state; None: unchanged.
+        note: what the client keeps until the end of this round, for the next phase with the same cohort.
+    """
+
+    value: Tree
+    state: Tree = None
+    note: Tree = None
+
+
+class Client:
+    """One client, as its own program sees it.
+
+    Attributes:
+        id: its number in the federation.
+        round: the round t.
+        size: how many examples it has (n_i).
+        state: its persistent state, as declared by the algorithm's ``init_client``.
+        note: what it kept from an earlier phase of this round.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: Any,
+        row: Any,
+        data: ClientData,
+        round: Any,
+        key: jax.Array,
+        steps_key: jax.Array,
+        state: Tree = None,
+        note: Tree = None,
+        fixed_steps: Any = None,
+    ):
+        self.id, self.round, self.state, self.note = id, round, state, note
+        self.size = data.smallest if data.smallest == data.largest else jnp.asarray(data.sizes)[row]
+        self._start = jnp.asarray(data.starts)[row]
+        self._data, self._key, self._steps_key, self._fixed_steps = data, key, steps_key, fixed_steps
+        self._draws = 0
+        self._loops: list[Any] = []
+        self.evaluations: Any = 0
+
+    @property
+    def full(self) -> Span:
+        """All its examples."""
+        return Span(self._data, self._start, self.size)
+
+    def batch(self, size: int | None) -> Any:
+        """Return a fresh minibatch of ``size`` examples; None: all of the client's examples."""
+        if size is None:
+            return self.full
+        key = self.key()
+        if self._data.batching == EPOCHS:
+            position = (self._loops[-1] if self._loops else 0) * size + jnp.arange(size)
+            # The pass over the data goes on from step to step, so the key must not change with the innermost step.
+            index = sampling.shuffled(self._pass_key, position, self.size)
+        else:
+            index = sampling.below(jax.random.bits(key, (size,), jnp.uint32), self.size)
+        return jax.tree.map(lambda a: a.at[self._start + index].get(mode="promise_in_bounds"), self._arrays)
+
+    @property
+    def _arrays(self) -> Tree:
+        return jax.tree.map(jnp.asarray, self._data.fields)
+
+    def key(self) -> jax.Array:
+        """Return a fresh random key: a function of (seed, round, phase, client, which draw, which step) alone."""
+        self._pass_key = jax.random.fold_in(self._key, self._draws)
+        self._draws += 1
+        for step in self._loops[:-1]:
+            self._pass_key = jax.random.fold_in(self._pass_key, step)
+        return jax.random.fold_in(self._pass_key, self._loops[-1]) if self._loops else self._pass_key
+
+    def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Any:
+        """Return how many local steps tau_i to take this round."""
+        if self._fixed_steps is not None:
+            return self._fixed_steps
+        return local_steps.draw(spec, self._steps_key, self.id, self.size, batch_size)
+
+    def repeat(self, count: Any, body: Callable[..., Any], *carry: Tree) -> Any:
+        """Return ``carry`` after ``count`` times ``carry = body(*carry)``.
+
+        The loop of a client's program. Each turn has fresh randomness, and its gradients are counted. With a count that
+        differs between clients nobody waits for the longest where clients run one after another.
+        """
+        first_draw, outside = self._draws, self.evaluations
+        single = len(carry) == 1
+
+        def turn(k: Any, loop: Any) -> Any:
+            values, evaluations = loop
+            # Reset, not continued: the compiler may trace this body more than once.
+            self._draws, self.evaluations = first_draw, 0
+            self._loops.append(k)
+            values = body(*values)
+            self._loops.pop()
+            return ((values,) if single else tuple(values)), evaluations + self.evaluations
+
+        start = (tuple(jax.tree.map(jnp.asarray, c) for c in carry), jnp.asarray(0, jnp.int32))
+        values, evaluations = jax.lax.fori_loop(0, count, turn, start)
+        self.evaluations = outside + evaluations
+        return values[0] if single else values
+
+
+class LocalProblem:
+    """A problem as one client evaluates it: the same functions, with the client's gradient evaluations counted."""
+
+    def __init__(self, problem: MinimaxProblem, client: Client):
+        self._problem, self._client = problem, client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._problem, name)
+
+    def grad(self, x: Tree, y: Tree, batch: Any) -> Any:
+        """Return (grad_x f_i, grad_y f_i)."""
+        return self._counted(self._problem.grad, x, y, batch)
+
+    def grad_x(self, x: Tree, y: Tree, batch: Any) -> Any:
+        """Return grad_x f_i."""
+        return self._counted(self._problem.grad_x, x, y, batch)
+
+    def grad_y(self, x: Tree, y: Tree, batch: Any) -> Any:
+        """Return grad_y f_i."""
+        return self._counted(self._problem.grad_y, x, y, batch)
+
+    def _counted(self, fn: Callable[..., Any], x: Tree, y: Tree, batch: Any) -> Any:
+        examples = batch.size if isinstance(batch, Span) else jax.tree.leaves(batch)[0].shape[0]
+        self._client.evaluations = self._client.evaluations + examples
+        return fn(x, y, batch)

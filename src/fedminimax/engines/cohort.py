@@ -1,0 +1,291 @@
+"""The federation as the server's program sees it: clients to sample, cohorts to map a client's program over.
+
+A round is a program over a cohort. What differs between engines is only how a cohort's functions are carried out
+(:meth:`Round.execute`); sampling, randomness, weights, availability, accounting and the guard are here, once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax import steps as local_steps
+from fedminimax.data.clients import ClientData
+from fedminimax.engines import accounting, sampling
+from fedminimax.engines.accounting import Message, Traffic
+from fedminimax.engines.availability import Availability, Trace
+from fedminimax.engines.guard import Guard
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+
+ClientFunction = Callable[..., Any]
+
+# Streams of randomness within a round: phases count up from zero, so these cannot meet them.
+_STEPS = 2**31 - 1
+_SERVER, _CLIENT, _ANSWER, _ORDER = range(4)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a run is carried out, apart from the algorithm: who answers, what is let through, what is replayed."""
+
+    guard: Guard = Guard()
+    availability: Availability | None = None
+    record: bool = False
+
+
+class Executed(NamedTuple):
+    """What an engine brings back from a cohort."""
+
+    value: Tree
+    """The weighted sum of the replies, or the replies stacked."""
+    accepted: jax.Array
+    """Which replies arrived and passed the guard, [S]; or for a sum, their total weight."""
+    note: Tree
+    """What the clients keep until the end of the round, stacked."""
+    refused: Any
+    """How many replies the guard refused."""
+    evaluations: tuple[Any, Any]
+    """Gradient evaluations, split (see :func:`accounting.split`)."""
+
+
+class Replies(NamedTuple):
+    """Replies of a cohort, one row a client; rows that did not arrive are zeros."""
+
+    values: Tree
+    accepted: jax.Array
+    ids: jax.Array
+
+    def scatter(self, count: int) -> Tree:
+        """Return the rows at their clients' places among ``count``, zeros elsewhere."""
+        where = jnp.where(self.accepted, self.ids, count)
+        put = lambda v: jnp.zeros((count, *v.shape[1:]), v.dtype).at[where].set(v, mode="drop")
+        return jax.tree.map(put, self.values)
+
+
+class Round(ABC):
+    """One round under way. Engines say how a client's function is carried out; everything else is shared."""
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        sizes: Any,
+        weights: Any,
+        t: Any,
+        key: jax.Array,
+        conditions: Conditions,
+        trace: Trace | None,
+    ):
+        self.count, self.sizes, self.weights, self.t = count, sizes, weights, t
+        self.key = jax.random.fold_in(key, t)
+        self.conditions, self.trace = conditions, trace
+        self.messages: list[Message] = []
+        self.traffic: list[Traffic] = []
+        self.cohorts: list[jax.Array] = []
+        self._phases = 0
+
+    @abstractmethod
+    def execute(
+        self,
+        fn: ClientFunction,
+        cohort: Cohort,
+        present: Any,
+        key: jax.Array,
+        broadcast: tuple[Tree, ...],
+        per_client: tuple[Tree, ...],
+        weights: Any,
+    ) -> Executed:
+        """Run ``fn`` on the cohort's clients; with weights return the weighted sum, without them the stacked replies."""
+
+    def next_key(self) -> jax.Array:
+        """Return the key of the next phase."""
+        self._phases += 1
+        return jax.random.fold_in(self.key, self._phases - 1)
+
+    def steps_key(self, client: Any) -> jax.Array:
+        """Return the key from which a client's number of local steps is drawn."""
+        return jax.random.fold_in(jax.random.fold_in(self.key, _STEPS), client)
+
+    def fixed_steps(self, client: Any) -> Any:
+        """Return the recorded number of local steps, if this run replays a trace."""
+        if self.trace is None or self.trace.steps is None:
+            return None
+        return jnp.asarray(self.trace.steps)[self.t, client]
+
+    def stacked_traffic(self) -> Traffic:
+        """Return the round's counts, one entry an exchange."""
+        as_int = lambda *values: jnp.stack([jnp.asarray(v, jnp.int32) for v in values])
+        return jax.tree.map(as_int, *self.traffic)
+
+
+class Clients:
+    """The federation, as an algorithm's ``round`` sees it.
+
+    Attributes:
+        count: the number of clients N.
+        weights: the objective's weights p_i, [N].
+        round: the round t.
+    """
+
+    def __init__(self, current: Round):
+        self._round = current
+        self.count, self.weights, self.round = current.count, current.weights, current.t
+
+    def sample(self, size: int | None, weights: Any = None, replace: bool = False) -> Cohort:
+        """Return a cohort of ``size`` clients; None: everybody.
+
+        Args:
+            size: how many clients are needed.
+            weights: draw in proportion to these, [N]; by default uniformly.
+            replace: whether a client may be drawn more than once.
+        """
+        current = self._round
+        size = self.count if size is None else size
+        if size > self.count and not replace:
+            raise InputError(f"cohort_size is {size}, but there are {self.count} clients: ask for at most {self.count}.")
+        key = current.next_key()
+        server = jax.random.fold_in(key, _SERVER)
+        nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
+        invited, present = size, None
+        if trace is not None and nth < len(trace.cohorts):
+            ids = jnp.asarray(trace.cohorts[nth])[current.t]
+            if ids.shape != (size,):
+                raise InputError(
+                    f"The trace's cohort {nth} names {ids.shape[0]} clients a round, but the algorithm asks for {size}."
+                )
+            present, ids = ids >= 0, jnp.maximum(ids, 0)
+            invited = jnp.sum(present)
+        else:
+            if availability is not None and not replace:
+                invited = availability.invitations(size, self.count)
+            ids = (
+                sampling.subset(server, self.count, invited)
+                if weights is None and not replace
+                else sampling.weighted(
+                    server, jnp.ones(self.count) if weights is None else jnp.asarray(weights), invited, replace
+                )
+            )
+            if availability is not None:
+                answers = availability.answers(jax.random.fold_in(key, _ANSWER), ids)
+                arrival = jax.random.uniform(jax.random.fold_in(key, _ORDER), ids.shape)
+                first = jnp.argsort(jnp.where(answers, arrival, jnp.inf))[:size]
+                # Everybody stays in place: then a cohort of all is still in the clients' order.
+                first = jnp.sort(first) if invited == size else first
+                ids, present = ids[first], answers[first]
+        current.cohorts.append(ids if present is None else jnp.where(present, ids, -1))
+        return Cohort(current, ids.astype(jnp.int32), present, invited, everybody=size == self.count and not replace)
+
+    def all(self) -> Cohort:
+        """Return the cohort of all clients."""
+        return self.sample(None)
+
+    def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Any:
+        """Return every client's number of local steps tau_i this round: [N], or one int where they are all the same.
+
+        For steps that differ between clients this costs O(N) small integers a round.
+        """
+        current = self._round
+        if current.trace is not None and current.trace.steps is not None:
+            return jnp.asarray(current.trace.steps)[current.t]
+        if isinstance(spec, int):
+            return spec
+        ids, sizes = jnp.arange(self.count), jnp.asarray(current.sizes)
+        return jax.vmap(lambda i: local_steps.draw(spec, current.steps_key(i), i, sizes[i], batch_size))(ids)
+
+    def draw(self, name: str, sampler: Callable[[jax.Array], Tree]) -> Tree:
+        """Return a random draw of the server's own, which a trace may replay by its name."""
+        current = self._round
+        key = jax.random.fold_in(current.next_key(), _SERVER)
+        if current.trace is not None and name in current.trace.draws:
+            return jax.tree.map(lambda v: jnp.asarray(v)[current.t], current.trace.draws[name])
+        return sampler(key)
+
+
+class Cohort:
+    """Some clients, and what can be asked of them.
+
+    ``fn(problem, client, *broadcast, *rows)`` is a method of the algorithm: the client's program. What it returns is sent to
+    the server. Updates and gradients are better replies than models: a reply that is lost then leaves the model as it was.
+
+    Attributes:
+        ids: the clients' numbers, [S].
+        size: S.
+        weights: their p_i, [S].
+    """
+
+    def __init__(self, current: Round, ids: jax.Array, present: Any, invited: Any, everybody: bool):
+        self._round, self._present, self._invited, self._asked = current, present, invited, False
+        self.ids, self.size, self.everybody = ids, ids.shape[0], everybody
+        self.note: Tree = None
+
+    @property
+    def weights(self) -> jax.Array:
+        """The p_i of the cohort's clients, [S]."""
+        return self._round.weights if self.everybody else self._round.weights[self.ids]
+
+    def map(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies:
+        """Return every client's reply, stacked: memory grows with the cohort.
+
+        Args:
+            fn: the client's program.
+            broadcast: what is sent to every client.
+            per_client: what is sent to each client its own row of, as arrays [S, ...].
+        """
+        done = self._exchange(fn, broadcast, per_client, None)
+        return Replies(done.value, done.accepted, self.ids)
+
+    def mean(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
+        """Return the weighted mean of the replies; by default the weights are p_i over those that replied.
+
+        Replies are added up as they come, not stacked. When nobody replies, the mean is zero.
+        """
+        weights = self.weights if weights is None else weights
+        done = self._exchange(fn, broadcast, per_client, weights)
+        return players.scale(done.value, jnp.where(done.accepted > 0, 1.0 / _nonzero(done.accepted), 0.0))
+
+    def sum(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
+        """Return the weighted sum of the replies; the server never sees a single one.
+
+        The weights of lost replies go to the others in proportion, so that the total weight stays what it was.
+        """
+        weights = jnp.ones(self.size) if weights is None else weights
+        done = self._exchange(fn, broadcast, per_client, weights)
+        share = jnp.where(done.accepted > 0, jnp.sum(weights) / _nonzero(done.accepted), 0.0)
+        return players.scale(done.value, share)
+
+    def _exchange(
+        self, fn: ClientFunction, broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...], weights: Any
+    ) -> Executed:
+        current, availability = self._round, self._round.conditions.availability
+        broadcast = tuple(jax.tree.map(jnp.asarray, b) for b in broadcast)
+        key = current.next_key()
+        present, invited = self._present, self._invited
+        if self._asked:  # A cohort that was gathered before is asked again: some may have gone meanwhile.
+            invited = self.size if present is None else jnp.sum(present)
+            if availability is not None:
+                present = present & availability.answers(jax.random.fold_in(key, _ANSWER), self.ids)
+        down = accounting.measure_request(fn, broadcast, per_client)
+        done = current.execute(fn, self, present, jax.random.fold_in(key, _CLIENT), broadcast, per_client, weights)
+        answered = self.size if present is None else jnp.sum(present)
+        row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
+        current.messages.append(Message(_function_name(fn), down, accounting.measure_reply(row)))
+        current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations))
+        self._present, self._asked, self.note = present, True, done.note
+        return done
+
+
+
+
+def _nonzero(value: jax.Array) -> jax.Array:
+    return jnp.where(value == 0, 1.0, value)
+
+
+def _function_name(fn: ClientFunction) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)

@@ -1,0 +1,199 @@
+"""The isolated engine: every client a worker that holds only its own data and state, every exchange bytes.
+
+Slow and simple on purpose. It proves that no method shares what it should not, it can be stepped through with a debugger
+(under ``jax.disable_jit()``), and its :class:`Worker` is the seam where a real transport plugs in: ``handle`` takes the
+bytes of a request and returns the bytes of a reply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedminimax import players
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientData
+from fedminimax.engines import accounting, wire
+from fedminimax.engines.accounting import Message
+from fedminimax.engines.availability import Trace
+from fedminimax.engines.client import Client, LocalProblem, Reply
+from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
+from fedminimax.engines.simulator import Carry, Progress
+from fedminimax.engines.guard import finite
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.schedules import at_round
+
+
+class Worker:
+    """One client on its own: its number, its data, its state, and the programs that the algorithm defines."""
+
+    def __init__(self, id: int, data: ClientData, problem: MinimaxProblem, algorithm: Algorithm, state: Tree, programs: Any):
+        self.id, self.data, self.state = id, data, state
+        self._problem, self._algorithm, self._programs = problem, algorithm, programs
+        self._note: Tree = None
+        self._round = -1
+
+    def handle(self, request: bytes) -> bytes:
+        """Run the program that the request names, and return its reply."""
+        ask = wire.decode(request)
+        if ask["round"] != self._round:
+            self._note, self._round = None, ask["round"]
+        run = self._programs(ask["function"])
+        out, evaluations = run(
+            self._algorithm,
+            self.data,
+            self.id,
+            ask["round"],
+            jax.random.wrap_key_data(jnp.asarray(ask["key"])),
+            jax.random.wrap_key_data(jnp.asarray(ask["steps_key"])),
+            self.state,
+            self._note,
+            ask["steps"],
+            tuple(ask["arguments"]),
+        )
+        if out.state is not None and finite(out.value):
+            self.state = out.state
+        self._note = out.note
+        return wire.encode({"value": _host(out.value), "evaluations": int(evaluations)})
+
+
+class Isolated:
+    """Runs rounds by sending messages to workers; the same interface as the simulator's."""
+
+    def __init__(self, problem: MinimaxProblem, conditions: Conditions):
+        self.problem, self.conditions = problem, conditions
+        self.messages: list[Message] = []
+        self.workers: list[Worker] = []
+        self._compiled: dict[str, Any] = {}
+
+    def start(self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None) -> Carry:
+        """Hand every worker its own data, and return what the first round starts from."""
+        own = algorithm.init_client(self.problem)
+        self._algorithm = algorithm
+        self.workers = [
+            Worker(i, clients.only(i), self.problem, algorithm, own, self._program) for i in range(clients.count)
+        ]
+        return Carry(algorithm.init(self.problem) if state is None else state, None)
+
+    def advance(
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        key: jax.Array,
+        carry: Carry,
+        first: int,
+        rounds: int,
+        trace: Trace | None = None,
+        length: int | None = None,
+    ) -> tuple[Carry, Progress]:
+        """Run ``rounds`` rounds, one after another."""
+        done = []
+        weights = jnp.asarray(self.problem.client_weights(clients), float)
+        for t in range(first, first + rounds):
+            round_ = IsolatedRound(self, clients, weights, key, t, trace)
+            state = at_round(algorithm, t).round(self.problem, carry.state, Clients(round_))
+            state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
+            carry, self.messages = Carry(state, None), round_.messages
+            done.append(Progress(round_.stacked_traffic(), tuple(round_.cohorts) if self.conditions.record else ()))
+        return carry, jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *done)
+
+    def _program(self, function: str) -> Any:
+        """Return a client's program by name. All workers share its compiled code, which holds no data."""
+
+        def run(
+            algorithm: Any, data: Any, id: Any, t: Any, key: Any, steps_key: Any, state: Any, note: Any, steps: Any, args: Any
+        ) -> Any:
+            client = Client(
+                id=id, row=0, data=data, round=t, key=key, steps_key=steps_key, state=state, note=note, fixed_steps=steps
+            )
+            out = getattr(at_round(algorithm, t), function)(LocalProblem(self.problem, client), client, *args)
+            reply = out if isinstance(out, Reply) else Reply(out)
+            return reply, jnp.asarray(client.evaluations, jnp.int32)
+
+        return self._compiled.setdefault(function, jax.jit(run))
+
+
+class IsolatedRound(Round):
+    """A round whose clients are workers."""
+
+    def __init__(self, engine: Isolated, data: ClientData, weights: Any, key: jax.Array, t: int, trace: Trace | None):
+        super().__init__(
+            count=data.count,
+            sizes=data.sizes,
+            weights=weights,
+            t=t,
+            key=key,
+            conditions=engine.conditions,
+            trace=trace,
+        )
+        self.engine = engine
+
+    def execute(
+        self,
+        fn: ClientFunction,
+        cohort: Cohort,
+        present: Any,
+        key: jax.Array,
+        broadcast: tuple[Tree, ...],
+        per_client: tuple[Tree, ...],
+        weights: Any,
+    ) -> Executed:
+        """Send ``fn``'s name and its arguments to every client that is present, and put the replies together."""
+        name = getattr(fn, "__name__", "")
+        if not isinstance(getattr(fn, "__self__", None), Algorithm) or not hasattr(fn.__self__, name):
+            raise InputError(
+                f"{name or fn!r} cannot be sent to clients: map a method of the algorithm, not a closure or a lambda."
+            )
+        guard = self.conditions.guard
+        here = np.ones(cohort.size, bool) if present is None else np.asarray(present)
+        replies: list[Any] = [None] * cohort.size
+        accepted, evaluations = np.zeros(cohort.size, bool), (0, 0)
+        for k in np.flatnonzero(here):
+            id = int(cohort.ids[k])
+            own = jax.tree.map(lambda a, k=k: a[k], per_client)
+            steps = self.fixed_steps(id)
+            request = {
+                "function": name,
+                "round": int(self.t),
+                "key": _host(jax.random.key_data(jax.random.fold_in(key, id))),
+                "steps_key": _host(jax.random.key_data(self.steps_key(id))),
+                "steps": None if steps is None else _host(steps),
+                "arguments": _host((*broadcast, *own)),
+            }
+            reply = wire.decode(self.engine.workers[id].handle(wire.encode(request)))
+            value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply["value"]))
+            replies[k], accepted[k] = value, bool(passed)
+            high, low = accounting.split(reply["evaluations"])
+            evaluations = (evaluations[0] + high, evaluations[1] + low)
+        replies = self._filled(replies, fn, broadcast, per_client)
+        stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *replies)
+        refused = int(np.sum(here & ~accepted))
+        if weights is None:
+            return Executed(stacked, jnp.asarray(accepted), None, refused, evaluations)
+        kept = jnp.where(accepted, jnp.asarray(weights), 0.0)
+        if guard.stacks:
+            total = players.scale(guard.combine(stacked, jnp.asarray(accepted)), jnp.sum(kept))
+        else:
+            total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
+        return Executed(total, jnp.sum(kept), None, refused, evaluations)
+
+    def _filled(self, replies: list[Any], fn: ClientFunction, broadcast: Any, per_client: Any) -> list[Any]:
+        """Put zeros where nobody answered."""
+        known = next((r for r in replies if r is not None), None)
+        if known is None:
+            own = jax.tree.map(lambda a: a[0], per_client)
+            data, key = self.engine.workers[0].data, jax.random.key(0)
+            shape = lambda *args: self.engine._program(fn.__name__)(*args)[0].value
+            args = (fn.__self__, data, 0, self.t, key, key, self.engine.workers[0].state, None, None, (*broadcast, *own))  # type: ignore[attr-defined]
+            known = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(shape, *args))
+        empty = players.zeros_like(known)
+        return [empty if r is None else r for r in replies]
+
+
+def _host(tree: Tree) -> Tree:
+    return jax.tree.map(np.asarray, tree)

@@ -1,0 +1,83 @@
+"""Random draws that cost what is drawn, not what it is drawn from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_GOLDEN = 0x9E3779B9
+
+
+def subset(key: jax.Array, population: int, size: int) -> jax.Array:
+    """Return ``size`` different numbers below ``population``, every subset being equally likely.
+
+    Sampling 10 of 10^6 must not cost a permutation: Floyd's method needs ``size`` draws and ``size^2`` comparisons. A
+    permutation is used where it is the cheaper of the two.
+    """
+    if size == population:
+        return jnp.arange(population)
+    if size * size > 4 * population * math.log2(population + 1):
+        return jax.random.permutation(key, population)[:size]
+    bits = jax.random.bits(key, (size,), jnp.uint32)
+
+    def insert(k: Any, chosen: jax.Array) -> jax.Array:
+        last = population - size + k
+        candidate = below(bits[k], last + 1)
+        # A number already there is replaced by the newest one that could not have been drawn before.
+        return chosen.at[k].set(jnp.where(jnp.any(chosen == candidate), last, candidate))
+
+    return jax.lax.fori_loop(0, size, insert, jnp.full(size, -1, jnp.int32))
+
+
+def weighted(key: jax.Array, weights: jax.Array, size: int, replace: bool) -> jax.Array:
+    """Return ``size`` indices drawn in proportion to ``weights``."""
+    if replace:
+        total = jnp.cumsum(weights)
+        points = jax.random.uniform(key, (size,), total.dtype) * total[-1]
+        return jnp.minimum(jnp.searchsorted(total, points, side="right"), weights.shape[0] - 1).astype(jnp.int32)
+    # The largest perturbed log-weights are a weighted sample without replacement (Gumbel's trick).
+    scores = jnp.log(weights) + jax.random.gumbel(key, weights.shape, weights.dtype)
+    return jax.lax.top_k(scores, size)[1].astype(jnp.int32)
+
+
+def below(bits: jax.Array, bound: Any) -> jax.Array:
+    """Map 32 random bits to {0, ..., bound - 1} by the high word of bits * bound (bias below bound / 2^32)."""
+    bound = jnp.asarray(bound).astype(jnp.uint32)
+    low = (bits & 0xFFFF) * (bound & 0xFFFF)
+    middle = (bits >> 16) * (bound & 0xFFFF) + (low >> 16)
+    other = (bits & 0xFFFF) * (bound >> 16) + (middle & 0xFFFF)
+    return ((bits >> 16) * (bound >> 16) + (middle >> 16) + (other >> 16)).astype(jnp.int32)
+
+
+def shuffled(key: jax.Array, position: jax.Array, size: Any) -> jax.Array:
+    """Return where each position of an endless stream of reshuffled passes over {0, ..., size - 1} points.
+
+    Position p belongs to pass p // size. Each pass is a permutation of its own: a Feistel network on the next even power of
+    two, walked until it lands below ``size``. It costs a few hashes per position and no memory.
+    """
+    size = jnp.asarray(size).astype(jnp.uint32)
+    position = position.astype(jnp.uint32)
+    words = jax.random.bits(key, (2,), jnp.uint32)
+    tweak = _mix(words[0] ^ _mix((position // size) * jnp.uint32(_GOLDEN) + words[1]))
+    half = (33 - jax.lax.clz(jnp.maximum(size - 1, 1).astype(jnp.uint32))) // 2
+    mask = (jnp.uint32(1) << half) - 1
+
+    def permute(value: jax.Array) -> jax.Array:
+        left, right = value >> half, value & mask
+        for turn in range(6):
+            left, right = right, left ^ (_mix(right * jnp.uint32(_GOLDEN) + tweak + jnp.uint32(turn)) & mask)
+        return (left << half) | right
+
+    first = permute(position % size)
+    walk = jax.lax.while_loop(lambda v: jnp.any(v >= size), lambda v: jnp.where(v >= size, permute(v), v), first)
+    return walk.astype(jnp.int32)
+
+
+def _mix(word: jax.Array) -> jax.Array:
+    """Scramble a 32-bit word (two multiply-and-shift rounds)."""
+    word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
+    word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
+    return word ^ (word >> 16)

@@ -1,0 +1,319 @@
+"""The simulator: whole rounds compiled, many rounds a call, clients side by side, one after another, or in chunks of both.
+
+No Python runs per step, client or round. Memory is that of the data, the model, and as many models as there are clients
+side by side.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from fedminimax import players
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientData
+from fedminimax.engines import accounting
+from fedminimax.engines.accounting import Message, Traffic
+from fedminimax.engines.availability import Trace
+from fedminimax.engines.client import Client, LocalProblem, Reply
+from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
+from fedminimax.engines.guard import finite
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.schedules import at_round
+
+Strategy = str | int
+AUTO, VMAP, MAP = "auto", "vmap", "map"
+
+_SMALL_MODEL = 50_000
+"""Parameters below which clients are faster side by side than one after another (measured: benchmarks/README.md)."""
+_SIDE_BY_SIDE = 2**24
+"""How many parameters of all clients side by side are allowed at once."""
+_AXIS = "clients"
+
+
+class Carry(NamedTuple):
+    """What goes from round to round: the algorithm's state and the clients' own states (arrays [N, ...], or None)."""
+
+    state: Tree
+    client_states: Tree
+
+
+class Progress(NamedTuple):
+    """What came out of some rounds: counts and, when recorded, who took part (arrays over rounds)."""
+
+    traffic: Traffic
+    cohorts: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How clients are laid out: ``width`` side by side on each of the ``devices``."""
+
+    strategy: Strategy = AUTO
+    devices: int = 1
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.strategy, int) and self.strategy >= 1 or self.strategy in (AUTO, VMAP, MAP)
+        if isinstance(self.strategy, bool) or not known:
+            raise InputError(
+                f"strategy must be 'auto', 'vmap', 'map' or how many clients to run side by side, not {self.strategy!r}."
+            )
+
+    def width(self, clients: int, parameters: int) -> int:
+        """Return how many clients to run side by side."""
+        if self.strategy == VMAP:
+            return clients
+        if self.strategy == MAP:
+            return 1
+        if isinstance(self.strategy, int):
+            return min(self.strategy, clients)
+        return min(clients, max(1, _SIDE_BY_SIDE // parameters)) if parameters <= _SMALL_MODEL else 1
+
+
+class Simulator:
+    """Runs rounds of one algorithm on one problem. Programs are compiled once and kept for later runs."""
+
+    def __init__(self, problem: MinimaxProblem, conditions: Conditions, layout: Layout):
+        self.problem, self.conditions, self.layout = problem, conditions, layout
+        self.messages: list[Message] = []
+        self._advance = jax.jit(self._rounds, static_argnames="length")
+
+    @classmethod
+    def build(cls, problem: MinimaxProblem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> Simulator:
+        """Return the simulator for this kind of run, from the store if there was one like it."""
+        return _stored(problem, jax.tree.structure(algorithm), conditions, layout)
+
+    def start(self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None) -> Carry:
+        """Return what the first round starts from."""
+        fresh = algorithm.init(self.problem) if state is None else state
+        own = algorithm.init_client(self.problem)
+        spread = lambda leaf: jnp.zeros((clients.count, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
+        # A copy: the compiled rounds write over what they are given.
+        return Carry(jax.tree.map(lambda a: jnp.array(a, copy=True), fresh), jax.tree.map(spread, own))
+
+    def advance(
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        key: jax.Array,
+        carry: Carry,
+        first: int,
+        rounds: int,
+        trace: Trace | None = None,
+        length: int | None = None,
+    ) -> tuple[Carry, Progress]:
+        """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) share a program."""
+        weights = jnp.asarray(self.problem.client_weights(clients), float)
+        length = rounds if length is None else length
+        carry, progress = self._advance(algorithm, clients, weights, key, carry, first, rounds, trace, length=length)
+        return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+
+    def one_round(
+        self, algorithm: Algorithm, clients: ClientData, weights: Any, key: jax.Array, carry: Carry, t: Any, trace: Any
+    ) -> tuple[Carry, Progress]:
+        """Carry out one round: the function that everything here compiles."""
+        current = at_round(algorithm, t)
+        round_ = SimulatedRound(self, current, clients, weights, key, carry.client_states, t, trace)
+        state = current.round(self.problem, carry.state, Clients(round_))
+        state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
+        self.messages = round_.messages
+        cohorts = tuple(round_.cohorts) if self.conditions.record else ()
+        return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), cohorts)
+
+    def _rounds(
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        weights: Any,
+        key: jax.Array,
+        carry: Carry,
+        first: Any,
+        rounds: Any,
+        trace: Trace | None,
+        *,
+        length: int,
+    ) -> tuple[Carry, Progress]:
+        def program(algorithm: Any, clients: Any, weights: Any, key: Any, carry: Any, first: Any, rounds: Any, trace: Any) -> Any:
+            one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace)
+            shapes = jax.eval_shape(one, carry, first)[1]
+            room = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
+
+            def body(k: Any, loop: tuple[Carry, Progress]) -> tuple[Carry, Progress]:
+                carry, done = loop
+                carry, new = one(carry, first + k)
+                return carry, jax.tree.map(lambda all_, row: all_.at[k].set(row), done, new)
+
+            return jax.lax.fori_loop(0, rounds, body, (carry, room))
+
+        args = (algorithm, clients, weights, key, carry, first, rounds, trace)
+        if self.layout.devices == 1:
+            return program(*args)
+        # One program on every device, each with its share of every cohort; they meet where replies are added up.
+        everywhere = PartitionSpec()
+        mesh = Mesh(np.asarray(jax.devices()[: self.layout.devices]), (_AXIS,))
+        return jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
+
+
+class SimulatedRound(Round):
+    """A round whose clients are rows of arrays."""
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        algorithm: Algorithm,
+        data: ClientData,
+        weights: Any,
+        key: jax.Array,
+        client_states: Tree,
+        t: Any,
+        trace: Trace | None,
+    ):
+        super().__init__(
+            count=data.count,
+            sizes=data.sizes,
+            weights=weights,
+            t=t,
+            key=key,
+            conditions=simulator.conditions,
+            trace=trace,
+        )
+        self.simulator, self.algorithm, self.data, self.client_states = simulator, algorithm, data, client_states
+
+    def execute(
+        self,
+        fn: ClientFunction,
+        cohort: Cohort,
+        present: Any,
+        key: jax.Array,
+        broadcast: tuple[Tree, ...],
+        per_client: tuple[Tree, ...],
+        weights: Any,
+    ) -> Executed:
+        """Run ``fn`` for the whole cohort: ``width`` clients side by side, in ``turns``, on each device."""
+        guard, problem = self.conditions.guard, self.simulator.problem
+        devices, turns, width = self._places(cohort.size)
+        stack = weights is None or guard.stacks
+
+        def one(row: _Row) -> tuple[Any, ...]:
+            client = Client(
+                id=row.id,
+                row=row.id,
+                data=self.data,
+                round=self.t,
+                key=jax.random.fold_in(key, row.id),
+                steps_key=self.steps_key(row.id),
+                state=row.state,
+                note=row.note,
+                fixed_steps=self.fixed_steps(row.id),
+            )
+            out = fn(LocalProblem(problem, client), client, *broadcast, *row.own)
+            reply = out if isinstance(out, Reply) else Reply(out)
+            value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply.value))
+            accepted = row.present & passed
+            # The client keeps what it learnt whenever its work came to a finite end: it cannot know what the server refuses.
+            keep = row.present & finite(reply.value)
+            state = row.state if reply.state is None else players.select(keep, reply.state, row.state)
+            evaluations = jnp.where(row.present, jnp.asarray(client.evaluations, jnp.int32), 0)
+            return value, accepted, (row.present, state), reply.note, evaluations
+
+        def turn(rows: _Row) -> tuple[Any, Any]:
+            if width == 1:
+                out = jax.tree.map(lambda a: a[None], one(jax.tree.map(lambda a: a[0], rows)))
+            else:
+                out = jax.vmap(one)(rows)
+            value, accepted, state, note, evaluations = out
+            kept = jnp.where(accepted, rows.weight, 0.0)
+            sums = _Sums(
+                weight=jnp.sum(kept),
+                refused=jnp.sum(rows.present & ~accepted, dtype=jnp.int32),
+                evaluations=tuple(jnp.sum(part) for part in accounting.split(evaluations)),
+                value=None if stack else jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), value),
+            )
+            return sums, (value if stack else None, accepted, state, note)
+
+        ones = jnp.ones(cohort.size)
+        rows = _Row(
+            id=cohort.ids,
+            present=ones.astype(bool) if present is None else present,
+            weight=ones if weights is None else jnp.asarray(weights),
+            own=per_client,
+            state=jax.tree.map(lambda a: a[cohort.ids], self.client_states),
+            note=cohort.note,
+        )
+        rows = self._share(rows, devices, turns, width)
+        if turns == 1:
+            sums, stacked = turn(jax.tree.map(lambda a: a[0], rows))
+            stacked = jax.tree.map(lambda a: a[None], stacked)
+        else:
+            shapes = jax.eval_shape(turn, jax.tree.map(lambda a: a[0], rows))[0]
+            zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+            def add(total: _Sums, rows: _Row) -> tuple[_Sums, Any]:
+                more, stacked = turn(rows)
+                return jax.tree.map(jnp.add, total, more), stacked
+
+            sums, stacked = jax.lax.scan(add, zero, rows)
+        stacked = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:]), stacked)
+        if self.simulator.layout.devices > 1:
+            sums = jax.lax.psum(sums, _AXIS)
+            stacked = jax.tree.map(lambda a: jax.lax.all_gather(a, _AXIS, tiled=True), stacked)
+        value, accepted, state, note = jax.tree.map(lambda a: a[: cohort.size], stacked)
+
+        if self.client_states is not None:
+            here, state = state
+            where = jnp.where(here, cohort.ids, self.count)
+            put = lambda all_, new: all_.at[where].set(new, mode="drop")
+            self.client_states = jax.tree.map(put, self.client_states, state)
+        if weights is None:
+            return Executed(value, accepted, note, sums.refused, sums.evaluations)
+        total = players.scale(guard.combine(value, accepted), sums.weight) if stack else sums.value
+        return Executed(total, sums.weight, note, sums.refused, sums.evaluations)
+
+    def _places(self, size: int) -> tuple[int, int, int]:
+        problem, layout = self.simulator.problem, self.simulator.layout
+        share = -(-size // layout.devices)
+        width = layout.width(share, players.size(problem.x0) + players.size(problem.y0))
+        return layout.devices, -(-share // width), width
+
+    def _share(self, rows: _Row, devices: int, turns: int, width: int) -> _Row:
+        """Return this device's rows, [turns, width, ...]. Places left over repeat the first client and count for nothing."""
+        size, places = rows.id.shape[0], devices * turns * width
+        if places > size:
+            fill = lambda a: jnp.concatenate([a, jnp.broadcast_to(a[:1], (places - size, *a.shape[1:]))])
+            rows = jax.tree.map(fill, rows)
+            rows = rows._replace(present=rows.present & (jnp.arange(places) < size))
+        me = 0 if devices == 1 else jax.lax.axis_index(_AXIS)
+        return jax.tree.map(lambda a: a.reshape(devices, turns, width, *a.shape[1:])[me], rows)
+
+
+class _Row(NamedTuple):
+    """What one client of a cohort is given; stacked for many."""
+
+    id: Any
+    present: Any
+    weight: Any
+    own: Any
+    state: Any
+    note: Any
+
+
+class _Sums(NamedTuple):
+    """What is added up over clients as they finish."""
+
+    weight: Any
+    refused: Any
+    evaluations: Any
+    value: Any
+
+
+@functools.lru_cache(maxsize=32)
+def _stored(problem: MinimaxProblem, structure: Any, conditions: Conditions, layout: Layout) -> Simulator:
+    return Simulator(problem, conditions, layout)

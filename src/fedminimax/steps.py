@@ -1,0 +1,83 @@
+"""How many local steps each client takes: the same for all, its own, or drawn anew each round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax.engines.sampling import below
+from fedminimax.errors import InputError
+
+STEPS, EPOCHS = "steps", "epochs"
+
+
+@dataclass(frozen=True)
+class UniformSteps:
+    """tau_i drawn each round, for each client, uniformly from {low, ..., high} (both included).
+
+    With ``unit="epochs"`` the draw counts passes over the client's data: tau_i = draw * ceil(n_i / batch_size).
+    """
+
+    low: int
+    high: int
+    unit: str = STEPS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.high:
+            raise InputError(f"UniformSteps needs 1 <= low <= high, not low = {self.low}, high = {self.high}.")
+        _check_unit(self.unit)
+
+
+@dataclass(frozen=True)
+class ClientSteps:
+    """tau_i fixed: one number per client, in steps or epochs."""
+
+    counts: tuple[int, ...]
+    unit: str = STEPS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", tuple(int(c) for c in self.counts))
+        if not self.counts or min(self.counts) < 1:
+            raise InputError("ClientSteps needs one number per client, each at least 1.")
+        _check_unit(self.unit)
+
+
+Steps = int | UniformSteps | ClientSteps
+"""What `local_steps` may be."""
+
+
+def draw(spec: Steps, key: jax.Array, client: Any, size: Any, batch_size: int | None) -> Any:
+    """Return tau for one client (an int where it is known at compile time).
+
+    Args:
+        spec: what the algorithm asks for.
+        key: the client's key for this purpose and round.
+        client: the client's number.
+        size: how many examples the client has.
+        batch_size: the batch size, which turns epochs into steps; None: the full batch, one step an epoch.
+    """
+    if isinstance(spec, int):
+        return spec
+    if isinstance(spec, UniformSteps):
+        count = spec.low + below(jax.random.bits(key, (), jnp.uint32), spec.high - spec.low + 1)
+    else:
+        count = jnp.asarray(spec.counts, jnp.int32)[client]
+    if spec.unit == EPOCHS and batch_size is not None:
+        count = count * (-(-size // batch_size))
+    return count
+
+
+def check(spec: Steps, name: str = "local_steps") -> None:
+    """Raise an :class:`InputError` unless ``spec`` says how many steps to take."""
+    if isinstance(spec, bool) or not isinstance(spec, (int, UniformSteps, ClientSteps)):
+        raise InputError(f"{name} must be a whole number, UniformSteps or ClientSteps, not {spec!r}.")
+    if isinstance(spec, int) and spec < 1:
+        raise InputError(f"{name} must be at least 1, not {spec}.")
+
+
+def _check_unit(unit: str) -> None:
+    if unit not in (STEPS, EPOCHS):
+        raise InputError(f"unit must be 'steps' or 'epochs', not {unit!r}.")
