@@ -108,7 +108,7 @@ def as_set(value: Set | None) -> Set:
         return Everything()
     if not isinstance(value, Set):
         raise InputError(
-            f"a constraint is a fedminimax Set or None but a {type(value).__name__} was given; "
+            f"a constraint is a fedminimax Set or None but {value!r:.40} was given; "
             "use for instance Simplex() or L2Ball(1.0)"
         )
     return value
@@ -554,6 +554,7 @@ SETS: dict[str, type[Set]] = {
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+@functools.partial(jax.jit, static_argnums=(1, 2))  # for calls outside a compiled program: its loop compiles once
 def _project_fixed_sum(v: jax.Array, cap: float, total: float) -> jax.Array:
     """Return clip(v - tau, 0, cap) with tau such that the entries sum to total.
 

@@ -64,8 +64,12 @@ class ClientData:
                         f"Field {_name(path)} of client {i} has examples of shape {np.shape(other)[1:]}, but client 0's "
                         f"have {np.shape(first)[1:]}."
                     )
-        flat = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *clients)
-        return cls._checked(flat, np.asarray(sizes), batching)
+
+        def joined(*leaves: Any) -> np.ndarray:
+            out = _aligned((sum(sizes), *np.shape(leaves[0])[1:]), np.result_type(*leaves))
+            return np.concatenate([np.asarray(leaf) for leaf in leaves], out=out)
+
+        return cls._checked(jax.tree.map(joined, *clients), np.asarray(sizes), batching)
 
     @classmethod
     def from_owner(
@@ -97,7 +101,12 @@ class ClientData:
         order = np.argsort(owner, kind="stable")
         order = order[np.count_nonzero(owner < 0) :]
         sizes = np.bincount(owner[owner >= 0], minlength=count)
-        return cls._checked(jax.tree.map(lambda a: np.asarray(a)[order], fields), sizes, batching)
+
+        def sorted_by_client(leaf: Any) -> np.ndarray:
+            leaf = np.asarray(leaf)
+            return np.take(leaf, order, axis=0, out=_aligned((order.size, *leaf.shape[1:]), leaf.dtype), mode="clip")
+
+        return cls._checked(jax.tree.map(sorted_by_client, fields), sizes, batching)
 
     @classmethod
     def equal(cls, fields: Tree, count: int, batching: str = REPLACEMENT) -> ClientData:
@@ -105,7 +114,7 @@ class ClientData:
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(fields)}
         if len(total) != 1 or min(total) % count or not min(total):
             raise InputError(f"{count} equal parts need fields of one length that {count} divides, not {sorted(total)}.")
-        return cls._checked(jax.tree.map(np.asarray, fields), np.full(count, min(total) // count), batching)
+        return cls._checked(jax.tree.map(_as_aligned, fields), np.full(count, min(total) // count), batching)
 
     @classmethod
     def _checked(cls, fields: Tree, sizes: np.ndarray, batching: str) -> ClientData:
@@ -172,6 +181,23 @@ class ClientData:
     def __repr__(self) -> str:
         fields = {_name(p): np.shape(v)[1:] for p, v in jax.tree_util.tree_leaves_with_path(self.fields)}
         return f"ClientData({self.count} clients, {self.total} examples, sizes {self.smallest}-{self.largest}, {fields})"
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an empty array that begins at a multiple of 64 bytes: JAX then uses it in place, on every core, uncopied."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    offset = -raw.ctypes.data % 64
+    return raw[offset : offset + size].view(dtype).reshape(shape)
+
+
+def _as_aligned(leaf: Any) -> np.ndarray:
+    leaf = np.asarray(leaf)
+    if leaf.ctypes.data % 64 == 0 and leaf.flags.c_contiguous:
+        return leaf
+    out = _aligned(leaf.shape, leaf.dtype)
+    out[...] = leaf
+    return out
 
 
 def _name(path: Any) -> str:

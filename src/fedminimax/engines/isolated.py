@@ -80,6 +80,20 @@ class Isolated:
         ]
         return Carry(algorithm.init(self.problem) if state is None else state, None)
 
+    def place(self, clients: ClientData) -> ClientData:
+        """Leave the data where it is: every worker has its own."""
+        return clients
+
+    def remember(self, carry: Carry, client_states: Tree) -> Carry:
+        """Give the workers the states of an earlier run."""
+        for i, worker in enumerate(self.workers):
+            worker.state = jax.tree.map(lambda a, i=i: np.asarray(a)[i], client_states)
+        return carry
+
+    def client_states(self, carry: Carry) -> Tree:
+        """Return the workers' states, [N, ...]; only this, which a test may look at, crosses their walls."""
+        return jax.tree.map(lambda *rows: np.stack([np.asarray(r) for r in rows]), *(w.state for w in self.workers))
+
     def advance(
         self,
         algorithm: Algorithm,

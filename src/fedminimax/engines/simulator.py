@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
@@ -99,6 +99,23 @@ class Simulator:
         # A copy: the compiled rounds write over what they are given.
         return Carry(jax.tree.map(lambda a: jnp.array(a, copy=True), fresh), jax.tree.map(spread, own))
 
+    def place(self, clients: ClientData) -> ClientData:
+        """Put the data where the rounds will run, once."""
+        # Aligned host arrays (as ClientData makes them) are used in place by every host device, not copied.
+        where = jax.devices()[0] if self.layout.devices == 1 else NamedSharding(self._mesh(), PartitionSpec())
+        return jax.device_put(clients, where)
+
+    def remember(self, carry: Carry, client_states: Tree) -> Carry:
+        """Give the clients the states of an earlier run."""
+        return carry._replace(client_states=jax.tree.map(jnp.asarray, client_states))
+
+    def client_states(self, carry: Carry) -> Tree:
+        """Return the clients' own states, [N, ...]."""
+        return jax.tree.map(np.asarray, carry.client_states)
+
+    def _mesh(self) -> Mesh:
+        return Mesh(np.asarray(jax.devices()[: self.layout.devices]), (_AXIS,))
+
     def advance(
         self,
         algorithm: Algorithm,
@@ -158,8 +175,7 @@ class Simulator:
             return program(*args)
         # One program on every device, each with its share of every cohort; they meet where replies are added up.
         everywhere = PartitionSpec()
-        mesh = Mesh(np.asarray(jax.devices()[: self.layout.devices]), (_AXIS,))
-        return jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
+        return jax.shard_map(program, mesh=self._mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
 
 
 class SimulatedRound(Round):

@@ -1,0 +1,390 @@
+"""What to measure: optimality (stationarity, gaps, distances) and quality (loss and accuracy over all clients and classes).
+
+A metric is any function ``metric(problem, clients, state)`` that returns a number or a dict of numbers, in JAX. Those here are
+small dataclasses, so that the data they carry is passed to the compiled program and not built into it. All are taken over
+*all* clients, never over a sampled cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.data.clients import ClientData
+from fedminimax.errors import InputError
+from fedminimax.players import Point, Tree
+from fedminimax.problems.base import CHUNK, MinimaxProblem, over_all
+
+Metric = Callable[[MinimaxProblem, ClientData, Any], Any]
+
+
+def _metric(cls: type) -> type:
+    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+def _static(default: Any) -> Any:
+    return field(default=default, metadata={"static": True})
+
+
+def named(metrics: Iterable[Metric] | Mapping[str, Metric] | Metric) -> dict[str, Metric]:
+    """Return metrics by name: those given, or each one's own."""
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    found: dict[str, Metric] = {}
+    for metric in [metrics] if callable(metrics) else metrics:
+        if not callable(metric):
+            raise InputError(f"{metric!r} is not a metric: give functions of (problem, clients, state).")
+        name = getattr(metric, "name", getattr(metric, "__name__", type(metric).__name__))
+        if name in found:
+            raise InputError(f"Two metrics are called {name!r}: give them as a dict with names of your own.")
+        found[name] = metric
+    return found
+
+
+def evaluate(metrics: Mapping[str, Metric], problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, Any]:
+    """Return every number of every metric; those of a dict are called "metric/number"."""
+    flat: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        value = metric(problem, clients, state)
+        flat |= {f"{name}/{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+# -- the objective over everybody --------------------------------------------------------------------------------------
+
+
+def objective(problem: MinimaxProblem, clients: ClientData, z: Point) -> jax.Array:
+    """Return F(x, y) = sum_i p_i f_i(x, y)."""
+    loss = lambda z, batch: problem.loss(z.x, z.y, batch)
+    return over_all(loss, z, clients, problem.client_weights(clients))
+
+
+def gradient(problem: MinimaxProblem, clients: ClientData, z: Point) -> Point:
+    """Return (grad_x F, grad_y F)."""
+    return over_all(lambda z, batch: problem.grad(z.x, z.y, batch), z, clients, problem.client_weights(clients))
+
+
+def maximize_y(
+    problem: MinimaxProblem, clients: ClientData, x: Tree, y: Tree, tol: float = 1e-6, max_steps: int = 2000
+) -> Tree:
+    """Return argmax_{y in Y} F(x, y): exactly where the problem knows it, else to tolerance from ``y``.
+
+    Projected gradient ascent with Nesterov's extrapolation, restarted when it overshoots, and a step size found by
+    backtracking. It stops when ||P_Y(y + s grad) - y|| / s <= tol (1 + its value at the start).
+    """
+    if problem.best_response is not None:
+        return problem.best_response(x, clients, jnp.asarray(problem.client_weights(clients)))
+    value = lambda y: objective(problem, clients, Point(x, y))
+    slope = lambda y: gradient(problem, clients, Point(x, y)).y
+    return _ascend(value, slope, problem.project_y, y, tol, max_steps)
+
+
+def minimize_x(
+    problem: MinimaxProblem, clients: ClientData, x: Tree, y: Tree, tol: float = 1e-6, max_steps: int = 2000
+) -> Tree:
+    """Return argmin_{x in X} F(x, y) to tolerance from ``x`` (a local one where F is not convex in x)."""
+    value = lambda x: -objective(problem, clients, Point(x, y))
+    slope = lambda x: players.scale(gradient(problem, clients, Point(x, y)).x, -1.0)
+    return _ascend(value, slope, problem.project_x, x, tol, max_steps)
+
+
+# -- optimality --------------------------------------------------------------------------------------------------------
+
+
+@_metric
+class Value:
+    """The objective F(x, y)."""
+
+    name = "value"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
+        """Return F(x, y)."""
+        return objective(problem, clients, Point(state.x, state.y))
+
+
+@_metric
+class GradientNorms:
+    """||grad_x F|| and ||grad_y F||."""
+
+    name = "grad"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return both norms."""
+        g = gradient(problem, clients, Point(state.x, state.y))
+        return {"x": players.norm(g.x), "y": players.norm(g.y)}
+
+
+@_metric
+class Stationarity:
+    """The stationarity of f (fess-gda.txt, Definition 2.1): ||grad_x f|| and l ||P_Y(y + grad_y f / l) - y||.
+
+    Args:
+        smoothness: l.
+    """
+
+    smoothness: Any = 1.0
+    name = "stationarity"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return both measures."""
+        z, step = Point(state.x, state.y), 1.0 / self.smoothness
+        g = gradient(problem, clients, z)
+        moved = problem.project(Point(players.add(z.x, g.x, -step), players.add(z.y, g.y, step)))
+        # Without a constraint on x the first is ||grad_x f||, as the definition has it.
+        return {
+            "x": self.smoothness * players.norm(players.sub(moved.x, z.x)),
+            "y": self.smoothness * players.norm(players.sub(moved.y, z.y)),
+        }
+
+
+@_metric
+class Phi:
+    """Phi(x) = max_{y in Y} F(x, y) and ||grad Phi(x)|| = ||grad_x F(x, y*(x))||.
+
+    The maximiser is exact where the problem knows it, else numerical (see :func:`maximize_y`).
+    """
+
+    tol: float = _static(1e-6)
+    max_steps: int = _static(2000)
+    name = "phi"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the value and the gradient's norm."""
+        z = Point(state.x, maximize_y(problem, clients, state.x, state.y, self.tol, self.max_steps))
+        return {"value": objective(problem, clients, z), "grad": players.norm(gradient(problem, clients, z).x)}
+
+
+@_metric
+class MoreauGradient:
+    """||grad Phi_{1/2l}(x)|| = 2l ||x - x+||, x+ = argmin_u Phi(u) + l ||u - x||^2 (fess-gda.txt, Definition 2.4).
+
+    x+ is found by descent on u with the inner maximum taken anew at each step, which converges for l at least the smoothness
+    of f (the envelope is then strongly convex).
+
+    Args:
+        smoothness: l.
+        tol: when to stop.
+        max_steps: the most outer steps.
+    """
+
+    smoothness: Any = 1.0
+    tol: float = _static(1e-6)
+    max_steps: int = _static(1000)
+    name = "moreau"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
+        """Return the norm of the envelope's gradient."""
+        center, pull = state.x, self.smoothness
+
+        def best(u: Tree) -> Tree:
+            return maximize_y(problem, clients, u, state.y, self.tol, self.max_steps)
+
+        def value(u: Tree) -> jax.Array:
+            phi = objective(problem, clients, Point(u, best(u)))
+            return -(phi + pull * players.sqnorm(players.sub(u, center)))
+
+        def slope(u: Tree) -> Tree:
+            g = gradient(problem, clients, Point(u, best(u))).x
+            return players.scale(players.add(g, players.sub(u, center), 2.0 * pull), -1.0)
+
+        near = _ascend(value, slope, problem.project_x, center, self.tol, self.max_steps)
+        return 2.0 * pull * players.norm(players.sub(center, near))
+
+
+@_metric
+class DualityGap:
+    """max_{y'} F(x, y') - min_{x'} F(x', y), the inner problems solved to tolerance."""
+
+    tol: float = _static(1e-6)
+    max_steps: int = _static(2000)
+    name = "gap"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
+        """Return the gap."""
+        up = Point(state.x, maximize_y(problem, clients, state.x, state.y, self.tol, self.max_steps))
+        down = Point(minimize_x(problem, clients, state.x, state.y, self.tol, self.max_steps), state.y)
+        return objective(problem, clients, up) - objective(problem, clients, down)
+
+
+@_metric
+class Distance:
+    """The distance to a known solution: ||x - x*||, ||y - y*|| and both together.
+
+    Args:
+        solution: the Point (x*, y*).
+    """
+
+    solution: Any
+    name = "distance"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the distances."""
+        x = players.norm(players.sub(state.x, self.solution.x))
+        y = players.norm(players.sub(state.y, self.solution.y))
+        return {"x": x, "y": y, "total": jnp.hypot(x, y)}
+
+
+# -- quality -----------------------------------------------------------------------------------------------------------
+
+
+@_metric
+class ClientLoss:
+    """Every client's own loss f_i(x, y): the mean, the worst, and the mean of the worst and best 20%."""
+
+    clients: Any = None
+    name = "client_loss"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the summary."""
+        data = clients if self.clients is None else self.clients
+        losses = _per_example(lambda batch: problem.loss(state.x, state.y, batch), data.fields, data.total)
+        return summary(_group_mean(losses, data.owners(), data.count), higher_is_better=False)
+
+
+@_metric
+class ClientAccuracy:
+    """Every client's accuracy: mean, worst, worst-20%, best-20%.
+
+    Args:
+        clients: held-out :class:`ClientData`; by default the training clients.
+    """
+
+    clients: Any = None
+    name = "client_accuracy"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the summary."""
+        data = clients if self.clients is None else self.clients
+        right = _correct(problem, state.x, data.fields, data.total)
+        return summary(_group_mean(right, data.owners(), data.count))
+
+
+@_metric
+class ClassAccuracy:
+    """The accuracy on each class: mean over classes, worst, worst-20%, best-20%; and over all examples.
+
+    Args:
+        data: held-out arrays {"inputs", "labels"}; by default the clients' training data.
+        classes: how many classes.
+    """
+
+    data: Any = None
+    classes: int = _static(10)
+    name = "accuracy"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the summary."""
+        data = clients.fields if self.data is None else self.data
+        labels = jnp.asarray(data["labels"])
+        right = _correct(problem, state.x, data, labels.shape[0])
+        return {"all": jnp.mean(right), **summary(_group_mean(right, labels, self.classes))}
+
+
+@_metric
+class ClassLoss:
+    """The loss of each class under the model's own loss: mean, worst, worst-20%, best-20%.
+
+    Args:
+        data: held-out arrays {"inputs", "labels"}; by default the clients' training data.
+        classes: how many classes.
+    """
+
+    data: Any = None
+    classes: int = _static(10)
+    name = "class_loss"
+
+    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the summary (cross-entropy by class)."""
+        data = clients.fields if self.data is None else self.data
+        labels = jnp.asarray(data["labels"])
+
+        def one(batch: Tree) -> jax.Array:
+            scores = jax.nn.log_softmax(_predict(problem)(state.x, batch["inputs"]))
+            return -jnp.mean(jnp.take_along_axis(scores, batch["labels"][:, None], axis=1))
+
+        losses = _per_example(one, {"inputs": data["inputs"], "labels": labels}, labels.shape[0])
+        return summary(_group_mean(losses, labels, self.classes), higher_is_better=False)
+
+
+def summary(values: jax.Array, higher_is_better: bool = True) -> dict[str, jax.Array]:
+    """Return mean, worst, and the means of the worst and best 20% (at least one) of some groups' values."""
+    ordered = jnp.sort(values if higher_is_better else -values)
+    fifth = max(1, round(0.2 * values.shape[0]))
+    sign = 1.0 if higher_is_better else -1.0
+    return {
+        "mean": jnp.mean(values),
+        "worst": sign * ordered[0],
+        "worst20": sign * jnp.mean(ordered[:fifth]),
+        "best20": sign * jnp.mean(ordered[-fifth:]),
+    }
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _predict(problem: MinimaxProblem) -> Callable[[Tree, Tree], jax.Array]:
+    if problem.predict is None:
+        raise InputError(f"{problem.name} has no `predict`: give MinimaxProblem one to measure accuracy.")
+    return problem.predict
+
+
+def _correct(problem: MinimaxProblem, x: Tree, data: Any, count: int) -> jax.Array:
+    predict = _predict(problem)
+    one = lambda batch: jnp.mean(jnp.argmax(predict(x, batch["inputs"]), axis=-1) == batch["labels"], dtype=float)
+    return _per_example(one, {"inputs": data["inputs"], "labels": data["labels"]}, count)
+
+
+def _per_example(fn: Callable[[Tree], jax.Array], fields: Tree, count: int) -> jax.Array:
+    """Return fn of each example alone, in chunks."""
+    one = lambda row: fn(jax.tree.map(lambda a: a[None], row))
+    return jax.lax.map(one, jax.tree.map(jnp.asarray, fields), batch_size=min(CHUNK, count))
+
+
+def _group_mean(values: jax.Array, groups: jax.Array, count: int) -> jax.Array:
+    total = jnp.zeros(count, values.dtype).at[groups].add(values)
+    return total / jnp.maximum(jnp.zeros(count, values.dtype).at[groups].add(1.0), 1.0)
+
+
+def _ascend(
+    value: Callable[[Tree], jax.Array],
+    slope: Callable[[Tree], Tree],
+    project: Callable[[Tree], Tree],
+    start: Tree,
+    tol: float,
+    max_steps: int,
+) -> Tree:
+    """Accelerated projected ascent with backtracking and restarts."""
+
+    def trial(u: Tree, g: Tree, s: Any) -> Tree:
+        return project(players.add(u, g, s))
+
+    def enough(u: Tree, fu: jax.Array, g: Tree, s: Any) -> Any:
+        new = trial(u, g, s)
+        d = players.sub(new, u)
+        rounding = 4 * jnp.finfo(fu.dtype).eps * jnp.abs(fu)
+        return value(new) >= fu + players.dot(g, d) - players.sqnorm(d) / (2 * s) - rounding
+
+    def step(carry: Any) -> Any:
+        k, old, u, momentum, s, _ = carry
+        fu, g = value(u), slope(u)
+        small = lambda s: ~enough(u, fu, g, s) & (s > 1e-12)
+        s = jax.lax.while_loop(small, lambda s: s / 2, s)
+        new = trial(u, g, s)
+        residual = players.norm(players.sub(new, u)) / s
+        t = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = players.dot(players.sub(new, u), players.sub(new, old)) >= 0
+        t = jnp.where(ahead, t, 1.0)
+        pushed = players.add(new, players.sub(new, old), jnp.where(ahead, (momentum - 1) / t, 0.0))
+        return k + 1, new, project(pushed), t, s * 1.2, residual
+
+    start = jax.tree.map(jnp.asarray, start)
+    g = slope(start)
+    scale = players.norm(players.sub(trial(start, g, 1.0), start))
+    one = jnp.ones((), scale.dtype)
+    going = lambda c: (c[0] < max_steps) & (c[5] > tol * (1 + scale))
+    return jax.lax.while_loop(going, step, (0, start, start, one, one, jnp.full_like(scale, jnp.inf)))[1]

@@ -1,0 +1,126 @@
+"""What a run leaves behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedminimax.engines import wire
+from fedminimax.engines.accounting import Message
+from fedminimax.engines.availability import Trace
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of :func:`fedminimax.run`.
+
+    Attributes:
+        state: the algorithm's full final state; ``x`` and ``y`` are its players.
+        history: arrays over the evaluations: "round", every metric, and the costs up to then ("floats_up", "grad_evals", ...).
+        costs: arrays over rounds: floats down and up by player, gradient evaluations, replies, replies dropped by the guard.
+        messages: the exchanges of one round: which client function was called, and the floats of request and reply.
+        method: the algorithm's name.
+        settings: the algorithm with its hyper-parameters, as text.
+        seed: the seed.
+        rounds: how many rounds have been run in all.
+        client_states: the clients' own states, [N, ...], where the algorithm has any.
+        trace: who took part, when ``record=True``.
+        seconds: the wall time of the rounds, compilation left out.
+        compile_seconds: the wall time of compilation.
+        interrupted: whether Ctrl-C ended it early; it can be continued with ``run(..., start=result)``.
+    """
+
+    state: Any
+    history: dict[str, np.ndarray]
+    costs: dict[str, np.ndarray]
+    messages: list[Message]
+    method: str
+    settings: str
+    seed: int
+    rounds: int
+    client_states: Tree = None
+    trace: Trace | None = None
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    interrupted: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def x(self) -> Tree:
+        """The min player at the end."""
+        return self.state.x
+
+    @property
+    def y(self) -> Tree:
+        """The max player at the end."""
+        return self.state.y
+
+    def frame(self) -> pd.DataFrame:
+        """Return the history as a table, one row an evaluation."""
+        return pd.DataFrame(self.history)
+
+    def final(self) -> dict[str, float]:
+        """Return the last value of everything in the history."""
+        return {name: float(values[-1]) for name, values in self.history.items()}
+
+    def plot(self, metric: str | None = None, against: str = "round", ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw a metric against rounds, "floats_up", "grad_evals" or anything else in the history; return the axes.
+
+        Args:
+            metric: its name in the history; by default the first.
+            against: what goes on the x-axis.
+            ax: where to draw; by default a new figure.
+            style: passed to matplotlib.
+        """
+        import matplotlib.pyplot as plt
+
+        names = [n for n in self.history if n != "round" and n not in self.costs]
+        metric = metric or next(iter(names), None)
+        for name in (metric, against):
+            if name not in self.history:
+                raise InputError(f"There is no {name!r} in this history: it has {', '.join(self.history)}.")
+        ax = plt.subplots(figsize=(6, 4), layout="constrained")[1] if ax is None else ax
+        ax.plot(self.history[against], self.history[str(metric)], **{"label": self.method, **style})
+        ax.set_xlabel(against.replace("_", " "))
+        ax.set_ylabel(str(metric).replace("_", " "))
+        ax.legend()
+        return ax
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything to one file, without pickle; a crash while writing leaves the old file as it was."""
+        record = {k: v for k, v in self.__dict__.items() if k not in ("messages", "trace")}
+        record["messages"] = [asdict(m) for m in self.messages]
+        record["trace"] = None if self.trace is None else dict(self.trace.__dict__)
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
+            file.write(wire.encode(record))
+        os.replace(file.name, target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Result:
+        """Read what :meth:`save` wrote."""
+        if not Path(path).is_file():
+            raise InputError(f"There is no file {path}: give the path of a saved result.")
+        record = wire.decode(Path(path).read_bytes())
+        if not isinstance(record, dict) or "history" not in record:
+            raise InputError(f"{path} is not a saved result.")
+        record["messages"] = [Message(**m) for m in record["messages"]]
+        record["trace"] = None if record["trace"] is None else Trace(**record["trace"])
+        return cls(**record)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{k} = {v:.4g}" for k, v in self.final().items() if k not in self.costs)
+        return f"Result({self.method}: {shown}{', interrupted' if self.interrupted else ''})"

@@ -1,0 +1,277 @@
+"""``run``: one algorithm on one problem, to one Result."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedminimax import devices as host
+from fedminimax import players
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientData
+from fedminimax.engines import accounting
+from fedminimax.engines.accounting import Traffic
+from fedminimax.engines.availability import Availability, Trace
+from fedminimax.engines.cohort import Conditions
+from fedminimax.engines.guard import Guard
+from fedminimax.engines.isolated import Isolated
+from fedminimax.engines.simulator import AUTO, Carry, Layout, Progress, Simulator, Strategy
+from fedminimax.errors import InputError
+from fedminimax.metrics import Metric, evaluate, named
+from fedminimax.players import Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.progress import Reporter
+from fedminimax.result import Result
+
+SIMULATOR, ISOLATED = "simulator", "isolated"
+_WORTH_SPLITTING = 20_000
+"""Parameters of a whole cohort above which cores are worth their meeting points (measured: benchmarks/README.md)."""
+_CALL_SECONDS = 0.5
+_ROOM = 4096
+
+
+def run(
+    problem: MinimaxProblem,
+    clients: ClientData,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    seed: int = 0,
+    eval_every: int | None = None,
+    metrics: Iterable[Metric] | Mapping[str, Metric] | Metric = (),
+    engine: str = SIMULATOR,
+    strategy: Strategy = AUTO,
+    devices: int | None = None,
+    guard: Guard | None = None,
+    availability: Availability | None = None,
+    trace: Trace | None = None,
+    record: bool = False,
+    state: Tree | None = None,
+    start: Result | None = None,
+    progress: bool | None = None,
+    watch: str | None = None,
+) -> Result:
+    """Run an algorithm for some rounds, and return what came of it.
+
+    The same seed gives the same run whatever the engine, the strategy and the devices, to rounding.
+
+    Args:
+        problem: what to solve.
+        clients: the clients' data.
+        algorithm: the method with its hyper-parameters.
+        rounds: how many communication rounds; with ``start`` this many more.
+        seed: of all randomness.
+        eval_every: evaluate the metrics every so many rounds (and before the first and after the last); by default about
+            fifty times.
+        metrics: functions of (problem, clients, state), by name or with a ``name`` of their own.
+        engine: "simulator" (compiled) or "isolated" (every client a worker, every exchange bytes).
+        strategy: how the simulator runs clients: "vmap" (side by side), "map" (one after another), a number (that many
+            side by side), or "auto" (by the size of the model).
+        devices: how many cores or accelerators to split cohorts over; None: all where it pays.
+        guard: what replies must pass; by default non-finite ones are dropped.
+        availability: who answers; by default everybody.
+        trace: a record of cohorts and local steps to replay.
+        record: keep a trace of this run in the result.
+        state: an algorithm's state to start from, at round 0.
+        start: a result to continue exactly, from its last round.
+        progress: show a progress bar; by default on a terminal only.
+        watch: the metric that the bar shows; by default the first.
+    """
+    check_input(problem, clients, algorithm, rounds, eval_every)
+    if state is not None and start is not None:
+        raise InputError("Give either a state to start from or a result to continue, not both.")
+    first = 0 if start is None else start.rounds
+    seed = seed if start is None else start.seed
+    if trace is not None:
+        trace.check(first + rounds, clients.count)
+    judged = named(metrics)
+    conditions = Conditions(guard or Guard(), availability, record)
+    carrier: Simulator | Isolated
+    if engine == ISOLATED:
+        carrier = Isolated(problem, conditions)
+    elif engine == SIMULATOR:
+        carrier = Simulator.build(problem, algorithm, conditions, _layout(problem, clients, algorithm, strategy, devices))
+    else:
+        raise InputError(f"engine must be 'simulator' or 'isolated', not {engine!r}.")
+    data = carrier.place(clients)
+    carry = carrier.start(algorithm, clients, start.state if start is not None else state)
+    if start is not None and start.client_states is not None:
+        carry = carrier.remember(carry, start.client_states)
+    _check_state(algorithm, problem, carry.state)
+
+    every = eval_every or max(1, rounds // 50)
+    key = jax.random.key(seed)
+    judge = _Judge(problem, judged, data)
+    evaluations: list[tuple[int, dict[str, float]]] = [(first, judge(carry.state))]
+    done: list[Progress] = []
+    now, last, interrupted = first, first + rounds, False
+    clock = _Clock()
+    pace = 1
+    with Reporter(type(algorithm).__name__, rounds, progress, watch) as reporter:
+        reporter.show(0, evaluations[-1][1])
+        try:
+            while now < last:
+                stop = min(last, first + ((now - first) // every + 1) * every)
+                count = min(stop - now, pace, _ROOM)
+                before = time.perf_counter()
+                carry, part = carrier.advance(algorithm, data, key, carry, now, count, trace, length=min(every, _ROOM))
+                pace = clock.took(time.perf_counter() - before, count)
+                done.append(part)
+                now += count
+                if now == stop:
+                    evaluations.append((now, judge(carry.state)))
+                reporter.show(now - first, evaluations[-1][1])
+        except KeyboardInterrupt:
+            interrupted = True
+            if now != evaluations[-1][0]:
+                evaluations.append((now, judge(carry.state)))
+
+    costs = _costs(carrier, done, start)
+    return Result(
+        state=jax.tree.map(np.asarray, carry.state),
+        history=_history(evaluations, costs, start),
+        costs=costs,
+        messages=carrier.messages if done or start is None else start.messages,
+        method=type(algorithm).__name__,
+        settings=repr(algorithm),
+        seed=seed,
+        rounds=now,
+        client_states=carrier.client_states(carry),
+        trace=_recorded(done) if record else None,
+        seconds=clock.running + (0.0 if start is None else start.seconds),
+        compile_seconds=clock.compiling,
+        interrupted=interrupted,
+    )
+
+
+class _Clock:
+    """Wall time, the first call (which compiles) apart; and how many rounds the next call should run."""
+
+    def __init__(self) -> None:
+        self.compiling, self.running, self._calls, self._pace = 0.0, 0.0, 0, 1
+
+    def took(self, seconds: float, rounds: int) -> int:
+        self._calls += 1
+        if self._calls == 1:
+            self.compiling = seconds
+        else:
+            self.running += seconds
+            ideal = rounds * _CALL_SECONDS / max(seconds, 1e-6)
+            self._pace = int(max(1, min(ideal, 8 * self._pace)))
+        return self._pace
+
+
+def _layout(
+    problem: MinimaxProblem, clients: ClientData, algorithm: Algorithm, strategy: Strategy, devices: int | None
+) -> Layout:
+    cohort = getattr(algorithm, "cohort_size", None) or clients.count
+    parameters = players.size(problem.x0) + players.size(problem.y0)
+    worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
+    return Layout(strategy, host.usable(devices, worthwhile))
+
+
+class _Judge:
+    """Evaluates the metrics, compiled, with all their data put on the device once."""
+
+    def __init__(self, problem: MinimaxProblem, metrics: dict[str, Metric], clients: ClientData):
+        leaves, structure = jax.tree.flatten(tuple(metrics.values()))
+        # Plain functions cannot be arguments of a compiled program; they become part of it.
+        functions = tuple(leaf if callable(leaf) else None for leaf in leaves)
+        self._arrays = jax.device_put([None if callable(leaf) else leaf for leaf in leaves], jax.devices()[0])
+        self._clients = _on_first_device(clients)
+        self._compute = _evaluator(problem, tuple(metrics), structure, functions)
+        self._empty = not metrics
+
+    def __call__(self, state: Any) -> dict[str, float]:
+        if self._empty:
+            return {}
+        values = self._compute(self._arrays, self._clients, _on_first_device(state))
+        return {name: float(value) for name, value in values.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _evaluator(problem: MinimaxProblem, names: tuple[str, ...], structure: Any, functions: Any) -> Callable[..., Any]:
+    @jax.jit
+    def compute(arrays: list[Any], clients: ClientData, state: Any) -> dict[str, Any]:
+        leaves = [a if f is None else f for a, f in zip(arrays, functions, strict=True)]
+        metrics = dict(zip(names, jax.tree.unflatten(structure, leaves), strict=True))
+        return evaluate(metrics, problem, clients, state)
+
+    return compute
+
+
+def _on_first_device(tree: Tree) -> Tree:
+    """Return a view on one device of what is the same on all."""
+    return jax.tree.map(lambda a: a.addressable_data(0) if isinstance(a, jax.Array) else a, tree)
+
+
+def _costs(carrier: Simulator | Isolated, done: list[Progress], start: Result | None) -> dict[str, np.ndarray]:
+    if not done:
+        return {} if start is None else start.costs
+    traffic = Traffic(*(np.concatenate(parts) for parts in zip(*(p.traffic for p in done), strict=True)))
+    costs = accounting.history(carrier.messages, traffic)
+    if start is not None and start.costs:
+        costs = {name: np.concatenate([start.costs[name], values]) for name, values in costs.items()}
+    return costs
+
+
+def _history(
+    evaluations: list[tuple[int, dict[str, float]]], costs: dict[str, np.ndarray], start: Result | None
+) -> dict[str, np.ndarray]:
+    if start is not None and list(start.history["round"][-1:]) == [evaluations[0][0]]:
+        evaluations = evaluations[1:]
+    rounds = np.array([t for t, _ in evaluations], np.int64)
+    names = evaluations[0][1] if evaluations else {}
+    history = {name: np.array([values[name] for _, values in evaluations]) for name in names}
+    history = {"round": rounds, **history}
+    if start is not None:
+        shared = [n for n in start.history if n in history]
+        history = {n: np.concatenate([start.history[n], history[n]]) for n in shared} if evaluations else start.history
+    for name, values in costs.items():
+        history[name] = np.concatenate([[0], np.cumsum(values)])[history["round"]]
+    return history
+
+
+def _recorded(done: list[Progress]) -> Trace:
+    cohorts = zip(*(p.cohorts for p in done), strict=True) if done else ()
+    return Trace(cohorts=tuple(np.concatenate(parts) for parts in cohorts))
+
+
+def check_input(
+    problem: MinimaxProblem, clients: ClientData, algorithm: Algorithm, rounds: Any, eval_every: Any = None
+) -> None:
+    """Raise an :class:`InputError` for what cannot be run, before anything is compiled."""
+    if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 0:
+        raise InputError(f"rounds must be a whole number of at least 0, not {rounds!r}.")
+    if eval_every is not None and eval_every < 1:
+        raise InputError(f"eval_every must be at least 1, not {eval_every}.")
+    if not isinstance(clients, ClientData):
+        raise InputError(f"clients must be ClientData (see ClientData.from_list), not {type(clients).__name__}.")
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(f"algorithm must be an instance such as FessGDA(lr_x=0.1, lr_y=0.1), not {algorithm!r}.")
+    problem.check(clients)
+    counts = getattr(getattr(algorithm, "local_steps", None), "counts", None)
+    if counts is not None and len(counts) != clients.count:
+        raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
+    cohort = getattr(algorithm, "cohort_size", None)
+    if cohort is not None and cohort > clients.count:
+        raise InputError(
+            f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}."
+        )
+
+
+def _check_state(algorithm: Algorithm, problem: MinimaxProblem, state: Tree) -> None:
+    fresh = jax.eval_shape(lambda: algorithm.init(problem))
+    same = jax.tree.structure(fresh) == jax.tree.structure(state) and all(
+        np.shape(a) == b.shape for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True)
+    )
+    if not same:
+        raise InputError(
+            f"The given state does not fit {type(algorithm).__name__} on {problem.name}: it must have the structure and shapes "
+            f"of {type(algorithm).__name__}.init(problem)."
+        )
