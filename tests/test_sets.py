@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import itertools
 import math
 import pickle
@@ -21,9 +22,6 @@ from fedminimax import sets
 from fedminimax.errors import InputError
 from fedminimax.sets import SETS, Box, CappedSimplex, Everything, L2Ball, NonNegative, Product, Set, Simplex, as_set
 
-DTYPES = [(np.float64, 1e-12), (np.float32, 1e-5)]
-"""Each precision with the relative error that we allow it."""
-
 
 @pytest.fixture(autouse=True)
 def _both_precisions():
@@ -40,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def hard_vectors(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
-    """Inputs of every kind that has ever broken a projection, rows of each."""
+    """Inputs of every kind that is hard for a projection, about as many of each."""
     noise = rng.normal(size=(rows, n))
     inside = rng.dirichlet(np.ones(n), size=rows)
     lead = 0.1 * inside
@@ -63,29 +61,29 @@ def hard_vectors(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
     )
 
 
-def reference_fixed_sum(v: np.ndarray, cap: float, total: float) -> np.ndarray:
-    """Rows of clip(v - tau, 0, cap) by bisection for tau, in extended precision; twice, to hold tau as hi + lo."""
-    v = v.astype(np.longdouble)
+def bisection(v: np.ndarray, cap: float, total: float) -> np.ndarray:
+    """Rows of clip(v - tau, 0, cap) by bisection for tau, in extended precision; twice, to hold tau in two parts."""
+    shifted = v.astype(np.longdouble)
     for _ in range(2):
-        low, high = v.min(1, keepdims=True) - cap, v.max(1, keepdims=True)
-        for _ in range(120):
+        low, high = shifted.min(1, keepdims=True) - cap, shifted.max(1, keepdims=True)
+        for _ in range(100):
             middle = (low + high) / 2
-            short = np.clip(v - middle, 0, cap).sum(1, keepdims=True) < total
+            short = np.clip(shifted - middle, 0, cap).sum(1, keepdims=True) < total
             low, high = np.where(short, low, middle), np.where(short, middle, high)
-        tau = ((low + high) / 2).astype(np.float64)
-        v = v - tau
-    return np.clip(v + tau - (low + high) / 2, 0, cap).astype(np.float64)
+        answer = np.clip(shifted - high, 0, cap).astype(np.float64)
+        shifted = shifted - high.astype(np.float64)
+    return answer
 
 
-def exact_fixed_sum(v: list[float], cap: float, total: float) -> list[Fraction]:
-    """The projection in rational arithmetic, by trying every breakpoint."""
+def rational(v: list[float], cap: float, total: float) -> list[float]:
+    """The projection in rational arithmetic, by trying every pair of neighbouring breakpoints."""
     exact, top, aim = [Fraction(x) for x in v], Fraction(cap), Fraction(total)
     at = lambda tau: sum(min(max(x - tau, 0), top) for x in exact)
-    points = sorted({*exact, *(x - top for x in exact), min(exact) - top - aim})
+    points = sorted({*exact, *(x - top for x in exact)})
     left, right = next((a, b) for a, b in itertools.pairwise(points) if at(a) >= aim >= at(b))
     slope = (at(left) - at(right)) / (right - left)
     tau = right - (aim - at(right)) / slope if slope else right
-    return [min(max(x - tau, 0), top) for x in exact]
+    return [float(min(max(x - tau, 0), top)) for x in exact]
 
 
 def relative_error(found: Any, expected: Any, scale: float = 1.0) -> float:
@@ -95,73 +93,54 @@ def relative_error(found: Any, expected: Any, scale: float = 1.0) -> float:
 # --- Simplex and CappedSimplex against other solvers ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "tol"), DTYPES)
-@pytest.mark.parametrize(("n", "total"), [(1, 1.0), (2, 1.0), (3, 10.0), (7, 0.01), (40, 1.0)])
-def test_fixed_sum_projections_agree_with_bisection_on_hard_inputs(n, total, dtype, tol):
-    rng = np.random.default_rng(n)
-    v = (total * hard_vectors(rng, 30, n)).astype(dtype)
-    caps = [total, *{total / n, 1.5 * total / n, 0.4 * total} - {total}]
-    for cap in [c for c in caps if c * n >= total]:
-        chosen = Simplex(total=total) if cap == total else CappedSimplex(cap, total=total)
-        found = jax.jit(jax.vmap(chosen.project))(v)
-        assert found.dtype == dtype
-        expected = reference_fixed_sum(v, cap, total)
-        assert relative_error(found, expected, total) < tol
-        np.testing.assert_allclose(np.asarray(found, np.float64).sum(1), total, rtol=tol)
-        assert found.min() >= 0
-        assert found.max() <= dtype(cap)
+@pytest.mark.parametrize(
+    ("n", "total", "cap", "dtype", "tol"),
+    [
+        (1, 1.0, 1.0, np.float64, 1e-12),
+        (2, 1.0, 0.6, np.float64, 1e-12),
+        (3, 10.0, 10.0, np.float64, 1e-12),
+        (3, 10.0, 10.0, np.float32, 1e-5),
+        (7, 0.01, 0.004, np.float64, 1e-12),
+        (7, 0.01, 0.004, np.float32, 1e-5),
+        (8, 1.0, 0.125, np.float64, 1e-12),  # a single point
+        (40, 1.0, 1.0, np.float64, 1e-12),
+        (40, 1.0, 0.0375, np.float64, 1e-12),
+        (40, 1.0, 0.0375, np.float32, 1e-5),
+    ],
+)
+def test_fixed_sum_projections_agree_with_bisection_and_rational_arithmetic(n, total, cap, dtype, tol):
+    v = (total * hard_vectors(np.random.default_rng(n), 50, n)).astype(dtype)
+    chosen = Simplex(n, total) if cap == total else CappedSimplex(cap, n, total)
+    found = jax.jit(jax.vmap(chosen.project))(v)
+    assert found.dtype == dtype
+    assert found.min() >= 0
+    assert found.max() <= dtype(cap)
+    assert relative_error(found, bisection(v, cap, total), total) < tol
+    np.testing.assert_allclose(np.asarray(found, np.float64).sum(1), total, rtol=tol)
+    few = slice(None, None, 23)
+    expected = [rational(row, cap, total) for row in v[few].tolist()]
+    assert relative_error(found[few], expected, total) < 8 * np.finfo(dtype).eps
 
 
-@pytest.mark.parametrize(("dtype", "tol"), [(np.float64, 1e-15), (np.float32, 2e-7)])
-def test_fixed_sum_projections_agree_with_rational_arithmetic(dtype, tol):
-    rng = np.random.default_rng(0)
-    for cap in (0.3, 1.0):
-        chosen = Simplex() if cap == 1.0 else CappedSimplex(cap)
-        v = hard_vectors(rng, 3, 6).astype(dtype)
-        found = jax.jit(jax.vmap(chosen.project))(v)
-        expected = [[float(w) for w in exact_fixed_sum(row, cap, 1.0)] for row in v.tolist()]
-        assert relative_error(found, expected) <= tol
-
-
-@pytest.mark.parametrize("chosen", [Simplex(), CappedSimplex(0.3), Simplex(total=3.0)], ids=str)
-def test_fixed_sum_projections_agree_with_a_general_solver(chosen):
-    rng = np.random.default_rng(1)
-    cap = getattr(chosen, "cap", chosen.total)
-    for v in 0.5 * rng.normal(size=(8, 6)):
-        answer = scipy.optimize.minimize(
-            lambda w, v=v: 0.5 * np.sum((w - v) ** 2),
-            np.full(6, chosen.total / 6),
-            jac=lambda w, v=v: w - v,
-            bounds=[(0, cap)] * 6,
-            constraints={"type": "eq", "fun": lambda w: w.sum() - chosen.total},
-            method="SLSQP",
-            options={"ftol": 1e-14},
-        )
-        np.testing.assert_allclose(chosen.project(v), answer.x, atol=1e-6)
-
-
-@pytest.mark.parametrize("cap", [1.0, 2.5e-5, 1.2e-5])
+@pytest.mark.parametrize("cap", [1.0, 2.5e-5])
 def test_float32_weights_over_many_clients_still_sum_to_one(cap):
-    # One rounding error in the threshold counts once per client: the naive formula is off by up to 0.2 here.
+    # One rounding error in the threshold counts once per client: simpler formulas are off by 1e-3 here, or by 0.2 at
+    # a million clients, some on `lead` and some on the vectors far from zero.
     n, rng = 100_000, np.random.default_rng(2)
-    chosen = Simplex() if cap == 1.0 else CappedSimplex(cap)
+    chosen = Simplex(n) if cap == 1.0 else CappedSimplex(cap, n)
     spread = rng.dirichlet(np.ones(n))
     lead = 0.1 * spread
     lead[0] += 0.9
     project = jax.jit(chosen.project)
     for v in (spread, lead, 5 + rng.normal(size=n) / n, 5 + rng.normal(size=n)):
-        v = v.astype(np.float32)
-        found = np.asarray(project(v), np.float64)
-        assert np.abs(found - reference_fixed_sum(v[None], cap, 1.0)[0]).sum() < 1e-6
+        rounded = v.astype(np.float32)
+        found = np.asarray(project(rounded), np.float64)
+        exact = rounded.astype(np.float64)
+        tau = scipy.optimize.brentq(
+            lambda t, exact=exact: np.clip(exact - t, 0, cap).sum() - 1, exact.min() - cap, exact.max(), xtol=1e-15
+        )
+        assert np.abs(found - np.clip(exact - tau, 0, cap)).sum() < 1e-6
         assert abs(found.sum() - 1) < 1e-6
-
-
-def test_a_point_of_the_simplex_is_not_moved():
-    w = np.random.default_rng(3).dirichlet(np.ones(1000), size=20).astype(np.float32)
-    w[:, 0] += 0.5
-    w /= w.sum(1, dtype=np.float64, keepdims=True).astype(np.float32)
-    moved = np.abs(np.asarray(jax.vmap(Simplex().project)(w), np.float64) - w).max()
-    assert moved < 1e-9  # and not 1e-7, as it would be if the largest entry set the precision
 
 
 def test_a_cap_of_one_share_each_leaves_one_point():
@@ -174,17 +153,16 @@ def test_minus_infinity_masks_an_entry_and_nan_stays_visible():
     v = np.array([-np.inf, 0.2, 0.4, -np.inf])
     np.testing.assert_allclose(Simplex().project(v), [0, 0.4, 0.6, 0], atol=1e-15)
     np.testing.assert_allclose(CappedSimplex(0.5).project(v), [0, 0.5, 0.5, 0], atol=1e-15)
-    assert np.isnan(Simplex().project(np.array([0.1, np.nan, 0.2]))).any()
-    assert not Simplex().contains(np.array([0.5, np.nan, 0.5]))
+    assert np.isnan(Simplex().project(np.array([0.1, np.nan, 0.2, 0.0]))).any()
 
 
 def test_half_precision_is_computed_in_float32():
-    v = np.random.default_rng(5).normal(size=1000) * 1e-3
-    for chosen in (Simplex(), CappedSimplex(0.002), L2Ball(0.01)):
-        found = chosen.project(jnp.asarray(v, jnp.bfloat16))
+    v = jnp.asarray(np.random.default_rng(5).normal(size=1000) * 1e-3, jnp.bfloat16)
+    for chosen in (CappedSimplex(0.002), L2Ball(0.01)):
+        found = chosen.project(v)
         assert found.dtype == jnp.bfloat16
-        rounded_input = np.asarray(jnp.asarray(v, jnp.bfloat16), np.float32)
-        np.testing.assert_allclose(np.asarray(found, np.float32), chosen.project(rounded_input), rtol=2**-8, atol=1e-30)
+        expected = chosen.project(np.asarray(v, np.float32))
+        np.testing.assert_allclose(np.asarray(found, np.float32), expected, rtol=2**-8, atol=1e-30)
 
 
 # --- The contract: every set, on trees and arrays ------------------------------------------------------------------
@@ -262,150 +240,208 @@ CASES = {
         lambda rng: np.concatenate([draw_capped(2, 1.0)(rng), draw_capped(2, 0.6)(rng), draw_ball(3, 1.0)(rng)]),
     ),
 }
-every_set = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-every_bounded_set = pytest.mark.parametrize("case", [c for c in CASES.values() if c.bounded], ids=str)
-
-
-def batch(case: Case, dtype: Any = np.float64, seed: int = 0) -> tuple[np.ndarray, Callable[..., Any]]:
-    """Hard inputs as rows, and the projection of such rows."""
-    flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), case.like))
-    v = hard_vectors(np.random.default_rng(seed), 8, flat.size).astype(dtype)
-    return v, jax.jit(jax.vmap(lambda row: ravel_pytree(case.set.project(unravel(row)))[0]))
-
-
-@every_set
-@pytest.mark.parametrize(("dtype", "tol"), DTYPES)
-def test_projection_is_the_nearest_point(case, dtype, tol):
-    """<v - Pv, u - Pv> <= 0 for all u in the set, and Pv in the set: together they define the projection."""
-    v, project = batch(case, dtype)
-    p = np.asarray(project(v), np.float64)
-    assert project(v).dtype == dtype
-    rng = np.random.default_rng(1)
-    unravel = ravel_pytree(case.like)[1]
-    assert all(jax.vmap(lambda row: case.set.contains(unravel(row), tol=tol))(p))
-    gap = v.astype(np.float64) - p
-    for _ in range(50):
-        reach = case.draw(rng) - p
-        size = 1 + np.linalg.norm(p, axis=1) + np.linalg.norm(reach, axis=1)
-        allowed = tol * size * np.maximum(np.linalg.norm(gap, axis=1), size)
-        assert np.all(np.sum(gap * reach, axis=1) <= allowed)
-
-
-@every_set
-@pytest.mark.parametrize(("dtype", "tol"), DTYPES)
-def test_projection_is_idempotent_nonexpansive_and_leaves_the_inside_alone(case, dtype, tol):
-    v, project = batch(case, dtype)
-    p = np.asarray(project(v), np.float64)
-    size = 1 + np.linalg.norm(p, axis=1)
-    assert np.all(np.linalg.norm(np.asarray(project(p.astype(dtype)), np.float64) - p, axis=1) <= tol * size)
-    rng = np.random.default_rng(2)
-    points = np.array([case.draw(rng) for _ in v]).astype(dtype)  # as many, so as not to compile again
-    assert relative_error(project(points), points, 1 + np.abs(points).max()) <= tol
-    other = rng.permutation(v)
-    moved = np.linalg.norm(p - np.asarray(project(other), np.float64), axis=1)
-    apart = np.linalg.norm(v.astype(np.float64) - other, axis=1)
-    assert np.all(moved <= apart + tol * (size + np.linalg.norm(project(other), axis=1)))
-
-
-@every_set
-def test_trees_keep_their_structure_and_dtypes_under_jit(case):
-    rng = np.random.default_rng(3)
-    dtypes = itertools.cycle([np.float32, np.float64])
-    tree = jax.tree.map(lambda leaf: jnp.asarray(2 * rng.normal(size=leaf.shape), next(dtypes)), case.like)
-    eager, compiled = case.set.project(tree), jax.jit(case.set.project)(tree)
-    answers = [eager, compiled] + ([case.set.linear_max(tree)] if case.bounded else [])
-    for answer in answers:
-        assert jax.tree.structure(answer) == jax.tree.structure(tree)
-        assert [(x.shape, x.dtype) for x in jax.tree.leaves(answer)] == [
-            (x.shape, x.dtype) for x in jax.tree.leaves(tree)
-        ]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), eager, compiled)
-
-
-@every_set
-def test_derivative_matches_finite_differences(case):
-    flat, unravel = ravel_pytree(case.like)
-    rng = np.random.default_rng(4)
-    project = jax.jit(lambda row: ravel_pytree(case.set.project(unravel(row)))[0])
-    forward, reverse = jax.jit(jax.jacfwd(project)), jax.jit(jax.jacrev(project))
-    for scale in (0.3, 3.0):
-        v, step = scale * rng.normal(size=flat.size), 1e-7
-        ahead, behind = (np.stack([project(v + s * e) for e in np.eye(flat.size)], 1) for s in (step, -step))
-        np.testing.assert_allclose(forward(v), (ahead - behind) / (2 * step), atol=1e-6)
-        np.testing.assert_allclose(reverse(v), forward(v), atol=1e-14)
-    assert np.all(np.isfinite(reverse(np.zeros(flat.size))))  # at ties and kinks, a choice rather than nan
-
-
-@every_bounded_set
-def test_linear_max_beats_every_other_point(case):
-    flat, unravel = ravel_pytree(case.like)
-    rng = np.random.default_rng(5)
-    best = jax.jit(lambda row: ravel_pytree(case.set.linear_max(unravel(row)))[0])
-    for g in (rng.normal(size=flat.size), rng.integers(-1, 2, flat.size) * 1e8, np.zeros(flat.size)):
-        u = best(g.astype(np.float64))
-        assert case.set.contains(unravel(u), tol=1e-12)
-        others = np.array([case.draw(rng) for _ in range(100)])
-        assert np.all(others @ g <= g @ u + 1e-12 * (1 + np.abs(g).max() * np.linalg.norm(u)))
-
-
-@every_bounded_set
-def test_diameter_bounds_every_distance(case):
-    rng = np.random.default_rng(6)
-    a, b = (np.array([case.draw(rng) for _ in range(300)]) for _ in range(2))
-    assert np.linalg.norm(a - b, axis=1).max() <= case.set.diameter(case.like) * (1 + 1e-12)
-
-
-@every_set
-def test_contains_tells_inside_from_outside(case):
-    flat, unravel = ravel_pytree(case.like)
-    rng = np.random.default_rng(7)
-    inside = case.draw(rng)
-    for dtype in (np.float32, np.float64):
-        assert case.set.contains(jax.tree.map(lambda leaf, dtype=dtype: leaf.astype(dtype), unravel(inside)))
-    if isinstance(case.set, Everything):
-        return
-    assert not case.set.contains(unravel(inside - 3.1 * (1 + np.abs(inside))))
-    assert not case.set.contains(unravel(np.full(flat.size, np.nan)))
-    assert not case.set.contains(jax.tree.map(lambda leaf: np.full(leaf.shape, -1e30, np.float32), case.like))
-
-
-@every_set
-def test_sets_are_values(case):
-    copy = pickle.loads(pickle.dumps(case.set))
-    assert copy == case.set
-    assert hash(copy) == hash(case.set)
-    assert [name for name, other in CASES.items() if other.set == case.set] == [
-        name for name, other in CASES.items() if other is case
-    ]
-    assert SETS[
-        {"L2Ball": "l2_ball", "CappedSimplex": "capped_simplex", "NonNegative": "non_negative"}.get(
-            type(case.set).__name__, type(case.set).__name__.lower()
-        )
-    ] is type(case.set)
-
-
-# --- Linear maximisers and diameters, exactly ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("chosen", "n"),
-    [
-        (Simplex(), 1),
-        (Simplex(total=4.0), 5),
-        (CappedSimplex(0.3), 4),
-        (CappedSimplex(0.25), 8),
-        (CappedSimplex(1 / 7), 7),
-    ],
-    ids=str,
+every_set = pytest.mark.parametrize("name", CASES)
+every_bounded_set = pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.bounded])
+in_each_precision = pytest.mark.parametrize(
+    ("name", "dtype", "tol"),
+    [(name, np.float64, 1e-12) for name in CASES]
+    + [(name, np.float32, 1e-5) for name in ("capped, tree", "ball, tree, centre", "product, dict")],
 )
-def test_linear_max_agrees_with_linprog(chosen, n):
+ROWS = len(hard_vectors(np.random.default_rng(0), 8, 1))
+
+
+class Answers(NamedTuple):
+    """What a set says of each row, a row being a tree's entries."""
+
+    projected: np.ndarray
+    projected_is_inside: np.ndarray
+    inside: np.ndarray
+    linear_max: np.ndarray | None
+
+
+@functools.cache
+def compiled(name: str, dtype: Any, tol: float) -> Callable[[np.ndarray], Answers]:
+    """All of a set's methods in one compiled program, as compiling is what takes the time here."""
+    case = CASES[name]
+    unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), case.like))[1]
+
+    def answer(row: jax.Array) -> Answers:
+        tree = unravel(row)
+        nearest = case.set.project(tree)
+        return Answers(
+            ravel_pytree(nearest)[0],
+            case.set.contains(nearest, tol),
+            case.set.contains(tree, tol),
+            ravel_pytree(case.set.linear_max(tree))[0] if case.bounded else None,
+        )
+
+    return jax.jit(jax.vmap(answer))
+
+
+def ask(name: str, rows: np.ndarray, dtype: Any = np.float64, tol: float = 1e-12) -> Answers:
+    """Answer any number of rows up to ROWS, filled up so that one program serves all."""
+    rows = np.asarray(rows, dtype)
+    answers = compiled(name, dtype, tol)(np.resize(rows, (ROWS, rows.shape[1])))
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(rows)], answers)
+
+
+def dimension(name: str) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(CASES[name].like))
+
+
+def draws(name: str, count: int, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.array([CASES[name].draw(rng) for _ in range(count)])
+
+
+def norms(rows: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(np.asarray(rows, np.float64), axis=-1)
+
+
+@in_each_precision
+def test_projection_is_the_nearest_point(name, dtype, tol):
+    """Pv is in the set and <v - Pv, u - Pv> <= 0 for all u in it: together they define the projection."""
+    v = hard_vectors(np.random.default_rng(0), 8, dimension(name)).astype(dtype)
+    answers = ask(name, v, dtype, tol)
+    assert answers.projected.dtype == dtype
+    assert answers.projected_is_inside.all()
+    p = answers.projected.astype(np.float64)
+    gap = v.astype(np.float64) - p
+    for u in draws(name, 100):
+        size = 1 + norms(p) + norms(u)
+        assert np.all(np.sum(gap * (u - p), axis=1) <= tol * size * np.maximum(norms(gap), size))
+
+
+@in_each_precision
+def test_projection_is_idempotent_nonexpansive_and_leaves_the_inside_alone(name, dtype, tol):
+    v = hard_vectors(np.random.default_rng(0), 8, dimension(name)).astype(dtype)
+    p = ask(name, v, dtype, tol).projected.astype(np.float64)
+    again = ask(name, p, dtype, tol).projected
+    assert np.all(norms(again - p) <= tol * (1 + norms(p)))
+    order = np.random.default_rng(2).permutation(ROWS)
+    apart = norms(v.astype(np.float64) - v[order])
+    assert np.all(norms(p - p[order]) <= apart + tol * (1 + norms(p) + norms(p[order])))
+    u = draws(name, ROWS).astype(dtype)
+    assert np.all(norms(ask(name, u, dtype, tol).projected - u) <= tol * (1 + norms(u)))
+
+
+@in_each_precision
+def test_contains_tells_inside_from_outside(name, dtype, tol):
+    u = draws(name, 20)
+    assert ask(name, u, dtype, tol).inside.all()
+    outside = np.concatenate(
+        [
+            u - 3.1 * (1 + np.abs(u)),
+            u - (1 + norms(u)[:, None]) * 1e-3 * np.sign(u.sum(1, keepdims=True)) * (u == u.min(1, keepdims=True)) - 4,
+            np.full((1, dimension(name)), -1e30),
+            np.full((1, dimension(name)), np.nan),
+        ]
+    )
+    assert ask(name, outside, dtype, tol).inside.any() == isinstance(CASES[name].set, Everything)
+
+
+def test_contains_is_as_strict_as_its_tolerance():
+    barely = np.array([0.5, 0.5 + 1e-4, 0.0, 0.0])  # at a distance of 5e-5
+    assert Simplex().contains(barely, tol=1e-4)
+    assert not Simplex().contains(barely, tol=1e-5)
+
+
+@every_bounded_set
+def test_linear_max_beats_every_other_point(name):
+    rng, n = np.random.default_rng(5), dimension(name)
+    g = np.concatenate([rng.normal(size=(10, n)), rng.integers(-1, 2, (10, n)) * 1e8, np.zeros((1, n))])
+    best = ask(name, g).linear_max
+    assert ask(name, best).inside.all()
+    value = np.sum(g * best, axis=1)
+    assert np.all(draws(name, 100) @ g.T <= value + 1e-12 * (1 + norms(g) * norms(best)))
+
+
+@every_bounded_set
+def test_diameter_bounds_every_distance(name):
+    a, b = draws(name, 300, seed=6), draws(name, 300, seed=7)
+    assert norms(a - b).max() <= CASES[name].set.diameter(CASES[name].like) * (1 + 1e-12)
+
+
+@every_set
+def test_trees_keep_their_structure_shapes_and_dtypes(name):
+    case, dtypes = CASES[name], itertools.cycle([jnp.float32, jnp.float64, jnp.bfloat16])
+    tree = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, next(dtypes)), case.like)
+    for method in (case.set.project, case.set.linear_max) if case.bounded else (case.set.project,):
+        answer = jax.eval_shape(method, tree)
+        assert jax.tree.structure(answer) == jax.tree.structure(tree)
+        for found, given in zip(jax.tree.leaves(answer), jax.tree.leaves(tree), strict=True):
+            assert (found.shape, found.dtype) == (given.shape, given.dtype)
+
+
+@pytest.mark.parametrize("name", ["simplex", "capped, tree", "ball, tree, centre", "box", "product, dict"])
+def test_derivative_matches_finite_differences(name):
+    n, step = dimension(name), 1e-7
+    unravel = ravel_pytree(CASES[name].like)[1]
+    project = lambda row: ravel_pytree(CASES[name].set.project(unravel(row)))[0]
+    jacobians = jax.jit(lambda row: (jax.jacfwd(project)(row), jax.jacrev(project)(row)))
+    rng = np.random.default_rng(4)
+    for v in (0.3 * rng.normal(size=n), 3.0 * rng.normal(size=n), 3.0 + 0.1 * rng.normal(size=n)):
+        ahead, behind = (ask(name, v + sign * step * np.eye(n)).projected.T for sign in (1, -1))
+        forward, reverse = jacobians(v)
+        np.testing.assert_allclose(forward, (ahead - behind) / (2 * step), atol=1e-6)
+        np.testing.assert_allclose(reverse, forward, atol=1e-14)
+    assert np.all(np.isfinite(jacobians(np.zeros(n))[1]))  # at ties and kinks, a choice rather than nan
+    assert np.all(np.isfinite(jacobians(np.full(n, 3.0))[1]))
+
+
+def test_compiled_or_not_is_the_same():
+    rng = np.random.default_rng(3)
+    for name in ("capped, tree", "product, dict"):
+        row = rng.normal(size=dimension(name))
+        eager = CASES[name].set.project(ravel_pytree(CASES[name].like)[1](row))
+        np.testing.assert_allclose(ravel_pytree(eager)[0], ask(name, row[None]).projected[0], atol=1e-15)
+
+
+@every_set
+def test_sets_are_values(name):
+    chosen = CASES[name].set
+    copy = pickle.loads(pickle.dumps(chosen))
+    assert copy == chosen
+    assert hash(copy) == hash(chosen)
+    assert [other for other in CASES if CASES[other].set == chosen] == [name]
+
+
+def test_registry_names_every_set():
+    assert set(SETS.values()) == {type(case.set) for case in CASES.values()}
+    assert SETS["capped_simplex"](0.5) == CappedSimplex(0.5)
+
+
+# --- Other solvers, linear maximisers and diameters ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["simplex", "simplex, tree", "capped", "capped, tree"])
+def test_fixed_sum_projections_agree_with_a_general_solver(name):
+    chosen, n = CASES[name].set, dimension(name)
+    v = 0.5 * np.random.default_rng(1).normal(size=(8, n))
+    for row, found in zip(v, ask(name, v).projected, strict=True):
+        answer = scipy.optimize.minimize(
+            lambda w, row=row: 0.5 * np.sum((w - row) ** 2),
+            np.full(n, chosen.total / n),
+            jac=lambda w, row=row: w - row,
+            bounds=[(0, getattr(chosen, "cap", None))] * n,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - chosen.total},
+            method="SLSQP",
+            options={"ftol": 1e-14},
+        )
+        np.testing.assert_allclose(found, answer.x, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["simplex", "simplex of one", "capped", "capped, tree", "cap above total"])
+def test_linear_max_agrees_with_linprog(name):
+    chosen, n = CASES[name].set, dimension(name)
     rng = np.random.default_rng(n)
-    cap = getattr(chosen, "cap", chosen.total)
-    for g in (*rng.normal(size=(10, n)), *rng.integers(-1, 2, size=(10, n)).astype(float)):
-        answer = scipy.optimize.linprog(-g, A_eq=np.ones((1, n)), b_eq=[chosen.total], bounds=(0, cap))
-        found = chosen.linear_max(g)
-        assert chosen.contains(found, tol=1e-12)
-        assert g @ found == pytest.approx(-answer.fun, abs=1e-9)
+    g = np.concatenate([rng.normal(size=(10, n)), rng.integers(-1, 2, size=(10, n))])  # the second ten have ties
+    found = ask(name, g).linear_max
+    assert ask(name, found).inside.all()
+    for row, best in zip(g, found, strict=True):
+        bounds = (0, getattr(chosen, "cap", None))
+        answer = scipy.optimize.linprog(-row, A_eq=np.ones((1, n)), b_eq=[chosen.total], bounds=bounds)
+        assert row @ best == pytest.approx(-answer.fun, abs=1e-9)
 
 
 def test_linear_max_of_ball_and_box():
@@ -462,7 +498,7 @@ def test_diameters():
 # --- Particular sets -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "tol"), DTYPES)
+@pytest.mark.parametrize(("dtype", "tol"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 def test_ball_projection_neither_overflows_nor_moves_the_inside(dtype, tol):
     project = jax.jit(jax.vmap(L2Ball(0.5).project))
     v = np.array([[3e30, 4e30], [-3e38, 0], [1e-30, 0], [0, 0], [0.3, 0.4], [0.1, 0.2]]).astype(dtype)

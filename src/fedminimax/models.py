@@ -92,9 +92,7 @@ def max_pool(images: jax.Array, window: int = 2) -> jax.Array:
     On CPUs the maximum is taken over strided slices, whose gradient is cheap inside loops. Where entries of a square
     are equal, its gradient is shared among them there, and goes to the first of them on other platforms.
     """
-    return lax.platform_dependent(
-        images, cpu=partial(_sliced_max, window=window), default=partial(_native_max, window=window)
-    )
+    return lax.platform_dependent(images, cpu=partial(_sliced_max, window=window), default=partial(_native_max, window=window))
 
 
 def conv_max_pool(images: jax.Array, kernel: jax.Array) -> jax.Array:

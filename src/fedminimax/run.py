@@ -20,7 +20,7 @@ from fedminimax.engines.availability import Availability, Trace
 from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
-from fedminimax.engines.simulator import AUTO, Carry, Layout, Progress, Simulator, Strategy
+from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy
 from fedminimax.errors import InputError
 from fedminimax.metrics import Metric, evaluate, named
 from fedminimax.players import Tree
@@ -260,14 +260,13 @@ def check_input(
         raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
     cohort = getattr(algorithm, "cohort_size", None)
     if cohort is not None and cohort > clients.count:
-        raise InputError(
-            f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}."
-        )
+        raise InputError(f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}.")
 
 
 def _check_state(algorithm: Algorithm, problem: MinimaxProblem, state: Tree) -> None:
     fresh = jax.eval_shape(lambda: algorithm.init(problem))
-    same = jax.tree.structure(fresh) == jax.tree.structure(state) and all(
+    alike: Any = jax.tree.structure(fresh)
+    same = alike == jax.tree.structure(state) and all(
         np.shape(a) == b.shape for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True)
     )
     if not same:

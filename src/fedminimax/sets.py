@@ -108,8 +108,7 @@ def as_set(value: Set | None) -> Set:
         return Everything()
     if not isinstance(value, Set):
         raise InputError(
-            f"a constraint is a fedminimax Set or None but {value!r:.40} was given; "
-            "use for instance Simplex() or L2Ball(1.0)"
+            f"a constraint is a fedminimax Set or None but {value!r:.40} was given; use for instance Simplex() or L2Ball(1.0)"
         )
     return value
 

@@ -26,7 +26,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {}
 _T = TypeVar("_T")
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """Declare a hyper-parameter that shapes the program (an integer, a set of steps): changing it compiles anew."""
     return dataclasses.field(default=default, metadata={"static": True})
 
@@ -82,18 +82,19 @@ def _check_static(owner: str, name: str, value: Any) -> None:
     if name == "local_steps":
         steps.check(value, f"{owner}.local_steps")
     elif name in ("batch_size", "cohort_size", "snapshot_every") and value is not None:
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or value < 1:
             raise InputError(f"{owner}.{name} must be a whole number of at least 1, not {value!r}.")
 
 
 def _checked_real(owner: str, name: str, value: Any) -> Any:
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, (bool, str)):
         raise InputError(f"{owner}.{name} must be a number or a schedule of the round, not {value!r}.")
     value = as_schedule(value)
     if is_schedule(value) or not isinstance(value, (int, float, np.ndarray, np.generic)):
         return value
     if not np.isfinite(value).all():
         raise InputError(f"{owner}.{name} must be finite, not {value}.")
-    if np.min(value) < 0:
+    if (np.asarray(value) < 0).any():
         raise InputError(f"{owner}.{name} must not be negative, but is {value}.")
     return float(value) if np.ndim(value) == 0 else value

@@ -71,8 +71,8 @@ class FedNormSGDA(_Normalised):
     .. math:: x_{t+1} = x_t - \tau_{eff} \gamma_x \sum_{i \in C} \frac{p_i n}{|C|} g_{x,i},\quad
               y_{t+1} = P_Y\Big(y_t + \tau_{eff} \gamma_y \sum_{i \in C} \frac{p_i n}{|C|} g_{y,i}\Big)
 
-    ``server_lr_x`` is relative: gamma_x = server_lr_x * lr_x, so 1.0 is plain averaging when all tau_i are equal. y is projected
-    after each local step and after the server's.
+    ``server_lr_x`` is relative: gamma_x = server_lr_x * lr_x, so 1.0 is plain averaging when all tau_i are equal. y is
+    projected after each local step and after the server's.
 
     Args:
         lr_x: eta_x, the clients' step size for x.
@@ -90,9 +90,9 @@ class FedNormSGDA(_Normalised):
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
     solver: Solver = Plain()
-    local_steps: Steps = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(
@@ -126,7 +126,11 @@ class FedNormSGDA(_Normalised):
         absent = (n - P) / (n - 1) / n if n > 1 else 0.0  # (n-P)/(n-1) max_i w_i
         noise = beta_local**2 / (n * tau)  # beta_L^2 max_i w_i ||a_i||_2^2 / ||a_i||_1^2
         together = (P - 1) / (n - 1) if n > 1 else 1.0
-        step_y = 1.0 / (n / P * L) / max(64.0 * kappa * beta_global**2 * max(noise, absent), 8.0 * max(noise, absent), 16.0 * together)
+        step_y = (
+            1.0
+            / (n / P * L)
+            / max(64.0 * kappa * beta_global**2 * max(noise, absent), 8.0 * max(noise, absent), 16.0 * together)
+        )
         L_phi = L * (1.0 + kappa)
         most = max(64.0 * beta_global**2 * noise, 8.0 * absent * max(8.0 * beta_global**2, 1.0), 8.0 * noise)
         step_x = min(step_y / (81.0 * kappa**2), 1.0 / (n / P * L_phi) / most if most else math.inf)
@@ -177,14 +181,21 @@ class FedNormSGDAPlus(_Normalised):
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
     solver: Solver = Plain()
-    snapshot_every: int = static(1)
-    local_steps: Steps = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    snapshot_every: int = static(default=1)
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(
-        cls, L: float, *, rounds: int, clients: int, local_steps: int, cohort_size: int | None = None, **static_fields: Any
+        cls,
+        L: float,
+        *,
+        rounds: int,
+        clients: int,
+        local_steps: int,
+        cohort_size: int | None = None,
+        **static_fields: Any,
     ) -> FedNormSGDAPlus:
         """Return the step sizes of Theorem 3 (nonconvex-concave) with the constants of its Theta(.) set to one.
 
@@ -209,10 +220,10 @@ class FedNormSGDAPlus(_Normalised):
 
     def init(self, problem: Any) -> SnapshotState:
         """Return (x_0, y_0) with x-hat = x_0."""
-        return SnapshotState(*problem.start, problem.start.x)
+        return SnapshotState(problem.start.x, problem.start.y, x_snapshot=problem.start.x)
 
     def round(self, problem: Any, state: SnapshotState, clients: Any) -> SnapshotState:
         """Step along the normalised updates."""
         x_snapshot = refresh(clients.round, self.snapshot_every, state.x, state.x_snapshot)
-        z = self._server_step(problem, Point(state.x, state.y), clients, x_snapshot)
-        return SnapshotState(*z, x_snapshot)
+        x, y = self._server_step(problem, Point(state.x, state.y), clients, x_snapshot)
+        return SnapshotState(x, y, x_snapshot)

@@ -59,9 +59,9 @@ class FessGDA(LocalUpdates):
     server_lr_y: Scalar = 1.0
     p: Scalar = 1.0
     beta: Scalar = 0.05
-    local_steps: int = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    local_steps: int = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,9 +109,8 @@ class FessGDA(LocalUpdates):
         K = local_steps
         drift = math.inf if K == 1 else 1.0 / (2.0 * L * math.sqrt(2.0 * (2 * K - 1) * (K - 1)))
         if mu is not None and mu_x is not None:
-            small, big = sorted((mu, mu_x))
             fast = 1.0 / (4.0 * L * K)
-            slow = fast * small**2 / (64.0 * L**2)
+            slow = fast * min(mu, mu_x) ** 2 / (64.0 * L**2)
             eta_x, eta_y = (slow, fast) if mu_x >= mu else (fast, slow)
             p, beta = 0.0, 0.0
             local = lambda eta: min(drift, math.sqrt(eta / (1536.0 * fast)) / (L * K))
@@ -145,7 +144,7 @@ class FessGDA(LocalUpdates):
 
     def init(self, problem: Any) -> SmoothedState:
         """Return (x_0, y_0) with z_0 = x_0."""
-        return SmoothedState(*problem.start, problem.start.x)
+        return SmoothedState(problem.start.x, problem.start.y, z=problem.start.x)
 
     def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
         """Step along the mean of the cohort's local updates, held near z."""

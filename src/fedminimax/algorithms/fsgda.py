@@ -40,9 +40,9 @@ class FSGDA(LocalUpdates):
     lr_y: Scalar
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
-    local_steps: Steps = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     def init(self, problem: Any) -> Point:
         """Return (x_0, y_0)."""
@@ -80,9 +80,9 @@ class SAGDA(Algorithm):
     lr_y: Scalar
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
-    local_steps: Steps = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     def init(self, problem: Any) -> Point:
         """Return (x_0, y_0)."""

@@ -42,9 +42,9 @@ class LocalSGDA(LocalUpdates):
     lr_x: Scalar
     lr_y: Scalar
     momentum: Scalar | None = None
-    local_steps: Steps = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     def init(self, problem: Any) -> Point:
         """Return (x_0, y_0)."""
@@ -94,21 +94,22 @@ class LocalSGDAPlus(Algorithm):
     lr_x: Scalar
     lr_y: Scalar
     momentum: Scalar | None = None
-    snapshot_every: int = static(1)
-    local_steps: Steps = static(10)
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    snapshot_every: int = static(default=1)
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     def init(self, problem: Any) -> SnapshotState:
         """Return (x_0, y_0) with x-hat = x_0."""
-        return SnapshotState(*problem.start, problem.start.x)
+        return SnapshotState(problem.start.x, problem.start.y, x_snapshot=problem.start.x)
 
     def round(self, problem: Any, state: SnapshotState, clients: Any) -> SnapshotState:
         """Average the cohort's local updates."""
         x_snapshot = refresh(clients.round, self.snapshot_every, state.x, state.x_snapshot)
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y, x_snapshot)
-        return SnapshotState(*server_step(problem, Point(state.x, state.y), update, 1.0, 1.0), x_snapshot)
+        x, y = server_step(problem, Point(state.x, state.y), update, 1.0, 1.0)
+        return SnapshotState(x, y, x_snapshot)
 
     def local_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_snapshot: Tree) -> Point:
         """Return how far the client's local steps lead."""

@@ -26,8 +26,8 @@ class ParallelSGDA(Algorithm):
 
     lr_x: Scalar
     lr_y: Scalar
-    batch_size: int | None = static(None)
-    cohort_size: int | None = static(None)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(cls, L: float, mu: float, **static_fields: Any) -> ParallelSGDA:

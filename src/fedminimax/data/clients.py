@@ -48,10 +48,10 @@ class ClientData:
         """Build from one pytree per client, each leaf an array over that client's examples."""
         if not clients:
             raise InputError("There are no clients: give at least one pytree of arrays.")
-        structure = jax.tree.structure(clients[0])
+        structure: Any = jax.tree.structure(clients[0])
         sizes = []
         for i, client in enumerate(clients):
-            if jax.tree.structure(client) != structure:
+            if structure != jax.tree.structure(client):
                 raise InputError(
                     f"Client {i} has the structure {jax.tree.structure(client)}, but client 0 has {structure}; give every "
                     "client the same fields."
@@ -72,9 +72,7 @@ class ClientData:
         return cls._checked(jax.tree.map(joined, *clients), np.asarray(sizes), batching)
 
     @classmethod
-    def from_owner(
-        cls, fields: Tree, owner: Any, count: int | None = None, batching: str = REPLACEMENT
-    ) -> ClientData:
+    def from_owner(cls, fields: Tree, owner: Any, count: int | None = None, batching: str = REPLACEMENT) -> ClientData:
         """Build from pooled arrays and the index of the client that holds each example.
 
         Args:
@@ -136,9 +134,7 @@ class ClientData:
                     f"Field {_name(path)} of client {client} has a NaN or infinite number in its example "
                     f"{bad - int(starts[client])}: clean or drop that example."
                 )
-        return cls(
-            fields, starts.astype(np.int32), sizes.astype(np.int32), int(sizes.min()), int(sizes.max()), batching
-        )
+        return cls(fields, starts.astype(np.int32), sizes.astype(np.int32), int(sizes.min()), int(sizes.max()), batching)
 
     @property
     def count(self) -> int:

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax import steps as local_steps
-from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, sampling
 from fedminimax.engines.accounting import Message, Traffic
 from fedminimax.engines.availability import Availability, Trace
@@ -31,11 +30,14 @@ _STEPS = 2**31 - 1
 _SERVER, _CLIENT, _ANSWER, _ORDER = range(4)
 
 
+_DEFAULT_GUARD = Guard()
+
+
 @dataclass(frozen=True)
 class Conditions:
     """How a run is carried out, apart from the algorithm: who answers, what is let through, what is replayed."""
 
-    guard: Guard = Guard()
+    guard: Guard = _DEFAULT_GUARD
     availability: Availability | None = None
     record: bool = False
 
@@ -153,7 +155,8 @@ class Clients:
         key = current.next_key()
         server = jax.random.fold_in(key, _SERVER)
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
-        invited, present = size, None
+        invited: Any = size
+        present: Any = None
         if trace is not None and nth < len(trace.cohorts):
             ids = jnp.asarray(trace.cohorts[nth])[current.t]
             if ids.shape != (size,):
@@ -279,8 +282,6 @@ class Cohort:
         current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations))
         self._present, self._asked, self.note = present, True, done.note
         return done
-
-
 
 
 def _nonzero(value: jax.Array) -> jax.Array:

@@ -21,8 +21,8 @@ from fedminimax.engines.accounting import Message
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
-from fedminimax.engines.simulator import Carry, Progress
 from fedminimax.engines.guard import finite
+from fedminimax.engines.simulator import Carry, Progress
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.problems.base import MinimaxProblem
@@ -75,9 +75,7 @@ class Isolated:
         """Hand every worker its own data, and return what the first round starts from."""
         own = algorithm.init_client(self.problem)
         self._algorithm = algorithm
-        self.workers = [
-            Worker(i, clients.only(i), self.problem, algorithm, own, self._program) for i in range(clients.count)
-        ]
+        self.workers = [Worker(i, clients.only(i), self.problem, algorithm, own, self._program) for i in range(clients.count)]
         return Carry(algorithm.init(self.problem) if state is None else state, None)
 
     def place(self, clients: ClientData) -> ClientData:
@@ -120,10 +118,27 @@ class Isolated:
         """Return a client's program by name. All workers share its compiled code, which holds no data."""
 
         def run(
-            algorithm: Any, data: Any, id: Any, t: Any, key: Any, steps_key: Any, state: Any, note: Any, steps: Any, args: Any
+            algorithm: Any,
+            data: Any,
+            id: Any,
+            t: Any,
+            key: Any,
+            steps_key: Any,
+            state: Any,
+            note: Any,
+            steps: Any,
+            args: Any,
         ) -> Any:
             client = Client(
-                id=id, row=0, data=data, round=t, key=key, steps_key=steps_key, state=state, note=note, fixed_steps=steps
+                id=id,
+                row=0,
+                data=data,
+                round=t,
+                key=key,
+                steps_key=steps_key,
+                state=state,
+                note=note,
+                fixed_steps=steps,
             )
             out = getattr(at_round(algorithm, t), function)(LocalProblem(self.problem, client), client, *args)
             reply = out if isinstance(out, Reply) else Reply(out)
@@ -159,7 +174,8 @@ class IsolatedRound(Round):
     ) -> Executed:
         """Send ``fn``'s name and its arguments to every client that is present, and put the replies together."""
         name = getattr(fn, "__name__", "")
-        if not isinstance(getattr(fn, "__self__", None), Algorithm) or not hasattr(fn.__self__, name):
+        algorithm = getattr(fn, "__self__", None)
+        if not isinstance(algorithm, Algorithm) or not hasattr(algorithm, name):
             raise InputError(
                 f"{name or fn!r} cannot be sent to clients: map a method of the algorithm, not a closure or a lambda."
             )
@@ -184,29 +200,27 @@ class IsolatedRound(Round):
             replies[k], accepted[k] = value, bool(passed)
             high, low = accounting.split(reply["evaluations"])
             evaluations = (evaluations[0] + high, evaluations[1] + low)
-        replies = self._filled(replies, fn, broadcast, per_client)
+        expected = self._expected(name, algorithm, cohort.note, broadcast, per_client)
+        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), expected.value)
+        replies = [empty if reply is None else reply for reply in replies]
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *replies)
         refused = int(np.sum(here & ~accepted))
         if weights is None:
-            return Executed(stacked, jnp.asarray(accepted), None, refused, evaluations)
+            return Executed(stacked, jnp.asarray(accepted), expected.note, refused, evaluations)
         kept = jnp.where(accepted, jnp.asarray(weights), 0.0)
         if guard.stacks:
             total = players.scale(guard.combine(stacked, jnp.asarray(accepted)), jnp.sum(kept))
         else:
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
-        return Executed(total, jnp.sum(kept), None, refused, evaluations)
+        return Executed(total, jnp.sum(kept), expected.note, refused, evaluations)
 
-    def _filled(self, replies: list[Any], fn: ClientFunction, broadcast: Any, per_client: Any) -> list[Any]:
-        """Put zeros where nobody answered."""
-        known = next((r for r in replies if r is not None), None)
-        if known is None:
-            own = jax.tree.map(lambda a: a[0], per_client)
-            data, key = self.engine.workers[0].data, jax.random.key(0)
-            shape = lambda *args: self.engine._program(fn.__name__)(*args)[0].value
-            args = (fn.__self__, data, 0, self.t, key, key, self.engine.workers[0].state, None, None, (*broadcast, *own))  # type: ignore[attr-defined]
-            known = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(shape, *args))
-        empty = players.zeros_like(known)
-        return [empty if r is None else r for r in replies]
+    def _expected(self, function: str, algorithm: Algorithm, note: Tree, broadcast: Any, per_client: Any) -> Reply:
+        """Return the shapes of a reply and of what a client will keep, which the server knows from the program alone."""
+        worker, key = self.engine.workers[0], jax.random.key(0)
+        own = jax.tree.map(lambda a: a[0], per_client)
+        steps = self.fixed_steps(0)
+        args = (algorithm, worker.data, 0, self.t, key, key, worker.state, note, steps, (*broadcast, *own))
+        return jax.eval_shape(self.engine._program(function), *args)[0]
 
 
 def _host(tree: Tree) -> Tree:

@@ -61,7 +61,7 @@ class Layout:
     devices: int = 1
 
     def __post_init__(self) -> None:
-        known = isinstance(self.strategy, int) and self.strategy >= 1 or self.strategy in (AUTO, VMAP, MAP)
+        known = (isinstance(self.strategy, int) and self.strategy >= 1) or self.strategy in (AUTO, VMAP, MAP)
         if isinstance(self.strategy, bool) or not known:
             raise InputError(
                 f"strategy must be 'auto', 'vmap', 'map' or how many clients to run side by side, not {self.strategy!r}."
@@ -158,7 +158,9 @@ class Simulator:
         *,
         length: int,
     ) -> tuple[Carry, Progress]:
-        def program(algorithm: Any, clients: Any, weights: Any, key: Any, carry: Any, first: Any, rounds: Any, trace: Any) -> Any:
+        def program(
+            algorithm: Any, clients: Any, weights: Any, key: Any, carry: Any, first: Any, rounds: Any, trace: Any
+        ) -> Any:
             one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace)
             shapes = jax.eval_shape(one, carry, first)[1]
             room = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)

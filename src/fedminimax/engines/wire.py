@@ -45,7 +45,7 @@ def decode(data: bytes) -> Tree:
         raise InputError("These bytes are not a fedminimax message or file.")
     end = 12 + int.from_bytes(data[4:12], "little")
     try:
-        tree, used = _rebuild(json.loads(data[12:end]), memoryview(data), end)
+        tree, _ = _rebuild(json.loads(data[12:end]), memoryview(data), end)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"The fedminimax message or file is damaged or cut short ({error}).") from error
     return tree

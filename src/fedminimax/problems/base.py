@@ -104,7 +104,9 @@ class MinimaxProblem:
         def part(first: Any) -> Tree:
             offset = first + jnp.arange(chunk)
             weights = jnp.where(offset < size, 1.0, 0.0) / size
-            return weighted(fn, z, jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], data.fields), weights)
+            return weighted(
+                fn, z, jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], data.fields), weights
+            )
 
         if data.largest <= chunk:
             return part(0)
@@ -129,14 +131,7 @@ class MinimaxProblem:
 
     def client_weights(self, clients: ClientData) -> np.ndarray:
         """Return p, normalised to sum to one, [N]."""
-        if self.weights is None:
-            return np.full(clients.count, 1.0 / clients.count)
-        p = np.asarray(clients.sizes if isinstance(self.weights, str) else self.weights, float)
-        if p.shape != (clients.count,):
-            raise InputError(f"weights have shape {p.shape}, but there are {clients.count} clients: give one number each.")
-        if not np.isfinite(p).all() or p.min() < 0 or p.sum() <= 0:
-            raise InputError("weights must be finite, not negative, and not all zero.")
-        return p / p.sum()
+        return client_weights(self.weights, clients)
 
     def check(self, clients: ClientData) -> None:
         """Raise an :class:`InputError` unless the loss can be evaluated on the clients' data."""
@@ -157,6 +152,18 @@ class MinimaxProblem:
     def replace(self, **changes: Any) -> MinimaxProblem:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+def client_weights(weights: Any, clients: ClientData) -> np.ndarray:
+    """Return p from what a problem says of it: None, "size" or numbers."""
+    if weights is None:
+        return np.full(clients.count, 1.0 / clients.count)
+    p = np.asarray(clients.sizes if isinstance(weights, str) else weights, float)
+    if p.shape != (clients.count,):
+        raise InputError(f"weights have shape {p.shape}, but there are {clients.count} clients: give one number each.")
+    if not np.isfinite(p).all() or p.min() < 0 or p.sum() <= 0:
+        raise InputError("weights must be finite, not negative, and not all zero.")
+    return p / p.sum()
 
 
 def weighted(fn: Callable[[Point, Tree], Tree], z: Point, rows: Tree, weights: jax.Array) -> Tree:

@@ -11,8 +11,8 @@ import optax
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.problems.base import MinimaxProblem, over_all
 from fedminimax.players import Point
+from fedminimax.problems.base import MinimaxProblem, client_weights, over_all
 from fedminimax.sets import Simplex
 
 
@@ -43,7 +43,7 @@ def fair_classification(
         raise InputError(f"labels must be whole numbers from 0 to {classes - 1}, one for each example.")
     if penalty < 0:
         raise InputError(f"penalty must not be negative, but is {penalty}.")
-    p = MinimaxProblem(lambda x, y, b: 0.0, 0.0, 0.0, weights=weights).client_weights(clients)
+    p = client_weights(weights, clients)
     owner = np.repeat(np.arange(clients.count), np.asarray(clients.sizes))
     share = np.bincount(labels, weights=(p / np.asarray(clients.sizes))[owner], minlength=classes)
     if share.min() <= 0:

@@ -29,8 +29,8 @@ def wgan(
     .. math:: \min_{\mu, \sigma} \max_{\phi} \frac1n \sum_j D_\phi(\hat\mu + \hat\sigma z_j) - D_\phi(\mu + \sigma z_j)
               - \lambda \|\phi\|^2, \quad D_\phi(u) = \phi_1 u + \phi_2 u^2
 
-    Real and generated samples share z_j, so the solution is exact: mu = mu-hat, sigma = sigma-hat, phi = 0. (mu-hat + 2 sigma-hat
-    mean(z), -sigma-hat) is a second one: start at sigma > 0. Strongly concave in phi with modulus 2 lambda.
+    Real and generated samples share z_j, so the solution is exact: mu = mu-hat, sigma = sigma-hat, phi = 0. (mu-hat +
+    2 sigma-hat mean(z), -sigma-hat) is a second one: start at sigma > 0. Strongly concave in phi with modulus 2 lambda.
 
     Args:
         penalty: lambda.
