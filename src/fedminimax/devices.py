@@ -20,7 +20,7 @@ def offer_cores() -> None:
     """Ask JAX for one host device a core, unless JAX has started or somebody has said how many there should be."""
     wanted = os.environ.get(VARIABLE)
     said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if wanted is None and (said or jax.config.read("jax_num_cpu_devices") != -1):
+    if wanted is None and (said or getattr(jax.config, "jax_num_cpu_devices", -1) != -1):
         return
     if wanted is not None and (not wanted.isdigit() or int(wanted) < 1):
         raise InputError(f"{VARIABLE} must be a whole number of at least 1, not {wanted!r}.")

@@ -42,7 +42,7 @@ def conv(
 
     out[n, h, w, :] = sum_{i, j} lhs[n, s h + i, s w + j, :] @ rhs[i, j], on the padded input, for stride s.
 
-    On CPUs, NHWC images and HWIO kernels without dilation and groups are convolved by one matrix product; anything else,
+    On CPUs, NHWC images and HWIO kernels without dilation or groups are convolved by one matrix product; anything else,
     and every other platform, gets XLA's own convolution. Values agree to rounding.
 
     Args:

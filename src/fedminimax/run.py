@@ -14,7 +14,7 @@ from fedminimax import devices as host
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting
+from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Traffic
 from fedminimax.engines.availability import Availability, Trace
 from fedminimax.engines.cohort import Conditions
@@ -105,7 +105,7 @@ def run(
     _check_state(algorithm, problem, carry.state)
 
     every = eval_every or max(1, rounds // 50)
-    key = jax.random.key(seed)
+    key = keys.root(seed)
     judge = _Judge(problem, judged, data)
     evaluations: list[tuple[int, dict[str, float]]] = [(first, judge(carry.state))]
     done: list[Progress] = []

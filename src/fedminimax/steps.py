@@ -49,12 +49,12 @@ Steps = int | UniformSteps | ClientSteps
 """What `local_steps` may be."""
 
 
-def draw(spec: Steps, key: jax.Array, client: Any, size: Any, batch_size: int | None) -> Any:
+def draw(spec: Steps, bits: jax.Array, client: Any, size: Any, batch_size: int | None) -> Any:
     """Return tau for one client (an int where it is known at compile time).
 
     Args:
         spec: what the algorithm asks for.
-        key: the client's key for this purpose and round.
+        bits: the client's random word for this purpose and round.
         client: the client's number.
         size: how many examples the client has.
         batch_size: the batch size, which turns epochs into steps; None: the full batch, one step an epoch.
@@ -62,7 +62,7 @@ def draw(spec: Steps, key: jax.Array, client: Any, size: Any, batch_size: int | 
     if isinstance(spec, int):
         return spec
     if isinstance(spec, UniformSteps):
-        count = spec.low + below(jax.random.bits(key, (), jnp.uint32), spec.high - spec.low + 1)
+        count = spec.low + below(bits, spec.high - spec.low + 1)
     else:
         count = jnp.asarray(spec.counts, jnp.int32)[client]
     if spec.unit == EPOCHS and batch_size is not None:

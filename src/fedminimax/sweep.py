@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from fedminimax import devices as host
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting
+from fedminimax.engines import accounting, keys
 from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.simulator import AUTO, Carry, Layout, Simulator, Strategy
@@ -193,7 +193,7 @@ def _run_all(
 
     def one(values: dict[str, Any], seed: Any, data: Any) -> Any:
         method = algorithm.replace(**values)
-        key = jax.random.key(seed)
+        key = keys.root(seed)
         start = simulator.start(method, data)
 
         def stretch(carry: Carry, block: Any) -> Any:

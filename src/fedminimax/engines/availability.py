@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedminimax.engines import keys
+
 from fedminimax.errors import InputError
 
 
@@ -42,9 +44,9 @@ class Availability:
         """Return how many clients to invite so as to keep ``needed`` of ``count``."""
         return min(count, math.ceil(self.over_invite * needed))
 
-    def answers(self, key: jax.Array, ids: jax.Array) -> jax.Array:
+    def answers(self, key: keys.Key, ids: jax.Array) -> jax.Array:
         """Return which of the clients answer, each by a draw of its own."""
-        draw = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(ids)
+        draw = keys.uniform(keys.words_for(key, ids))
         chance = jnp.asarray(self.probability)
         return draw < (chance if chance.ndim == 0 else chance[ids])
 

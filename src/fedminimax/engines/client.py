@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from fedminimax import steps as local_steps
 from fedminimax.data.clients import EPOCHS, ClientData
-from fedminimax.engines import sampling
+from fedminimax.engines import keys, sampling
+from fedminimax.engines.keys import Key
 from fedminimax.players import Tree
 from fedminimax.problems.base import MinimaxProblem, Span
 
@@ -47,8 +48,8 @@ class Client:
         row: Any,
         data: ClientData,
         round: Any,
-        key: jax.Array,
-        steps_key: jax.Array,
+        key: Key,
+        steps_word: jax.Array,
         state: Tree = None,
         note: Tree = None,
         fixed_steps: Any = None,
@@ -56,7 +57,7 @@ class Client:
         self.id, self.round, self.state, self.note = id, round, state, note
         self.size = data.smallest if data.smallest == data.largest else jnp.asarray(data.sizes)[row]
         self._start = jnp.asarray(data.starts)[row]
-        self._data, self._key, self._steps_key, self._fixed_steps = data, key, steps_key, fixed_steps
+        self._data, self._key, self._steps_word, self._fixed_steps = data, key, steps_word, fixed_steps
         self._draws = 0
         self._loops: list[Any] = []
         self.evaluations: Any = 0
@@ -70,13 +71,12 @@ class Client:
         """Return a fresh minibatch of ``size`` examples; None: all of the client's examples."""
         if size is None:
             return self.full
-        key = self.key()
+        key, step = self._stream()
         if self._data.batching == EPOCHS:
-            position = (self._loops[-1] if self._loops else 0) * size + jnp.arange(size)
-            # The pass over the data goes on from step to step, so the key must not change with the innermost step.
-            index = sampling.shuffled(self._pass_key, position, self.size)
+            # The pass over the data goes on from step to step: one stream, read at ever later positions.
+            index = sampling.shuffled(key, step * size + jnp.arange(size), self.size)
         else:
-            index = sampling.below(jax.random.bits(key, (size,), jnp.uint32), self.size)
+            index = sampling.below(keys.words(key, size, step), self.size)
         return jax.tree.map(lambda a: a.at[self._start + index].get(mode="promise_in_bounds"), self._arrays)
 
     @property
@@ -84,18 +84,23 @@ class Client:
         return jax.tree.map(jnp.asarray, self._data.fields)
 
     def key(self) -> jax.Array:
-        """Return a fresh random key: a function of (seed, round, phase, client, which draw, which step) alone."""
-        self._pass_key = jax.random.fold_in(self._key, self._draws)
+        """Return a fresh ``jax.random`` key: a function of (seed, round, phase, client, which draw, which step) alone."""
+        key, step = self._stream()
+        return keys.as_jax(keys.derive(key, step, 1))
+
+    def _stream(self) -> tuple[Key, Any]:
+        """Return the key of the next draw in the program's text, and the step at which it is read."""
+        key = keys.variant(self._key, self._draws)
         self._draws += 1
         for step in self._loops[:-1]:
-            self._pass_key = jax.random.fold_in(self._pass_key, step)
-        return jax.random.fold_in(self._pass_key, self._loops[-1]) if self._loops else self._pass_key
+            key = keys.derive(key, step, 2)
+        return key, (self._loops[-1] if self._loops else 0)
 
     def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Any:
         """Return how many local steps tau_i to take this round."""
         if self._fixed_steps is not None:
             return self._fixed_steps
-        return local_steps.draw(spec, self._steps_key, self.id, self.size, batch_size)
+        return local_steps.draw(spec, self._steps_word, self.id, self.size, batch_size)
 
     def repeat(self, count: Any, body: Callable[..., Any], *carry: Tree) -> Any:
         """Return ``carry`` after ``count`` times ``carry = body(*carry)``.

@@ -16,17 +16,18 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax import steps as local_steps
-from fedminimax.engines import accounting, sampling
+from fedminimax.engines import accounting, keys, sampling
 from fedminimax.engines.accounting import Message, Traffic
 from fedminimax.engines.availability import Availability, Trace
 from fedminimax.engines.guard import Guard
+from fedminimax.engines.keys import Key
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
 ClientFunction = Callable[..., Any]
 
 # Streams of randomness within a round: phases count up from zero, so these cannot meet them.
-_STEPS = 2**31 - 1
+_STEPS = 2**32 - 1
 _SERVER, _CLIENT, _ANSWER, _ORDER = range(4)
 
 
@@ -81,12 +82,12 @@ class Round(ABC):
         sizes: Any,
         weights: Any,
         t: Any,
-        key: jax.Array,
+        key: Key,
         conditions: Conditions,
         trace: Trace | None,
     ):
         self.count, self.sizes, self.weights, self.t = count, sizes, weights, t
-        self.key = jax.random.fold_in(key, t)
+        self.key = key
         self.conditions, self.trace = conditions, trace
         self.messages: list[Message] = []
         self.traffic: list[Traffic] = []
@@ -99,21 +100,21 @@ class Round(ABC):
         fn: ClientFunction,
         cohort: Cohort,
         present: Any,
-        key: jax.Array,
+        key: Key,
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
         weights: Any,
     ) -> Executed:
         """Run ``fn`` on the cohort's clients; with weights return the weighted sum, without them the stacked replies."""
 
-    def next_key(self) -> jax.Array:
+    def next_key(self) -> Key:
         """Return the key of the next phase."""
         self._phases += 1
-        return jax.random.fold_in(self.key, self._phases - 1)
+        return keys.derive(self.key, self.t, self._phases - 1)
 
-    def steps_key(self, client: Any) -> jax.Array:
-        """Return the key from which a client's number of local steps is drawn."""
-        return jax.random.fold_in(jax.random.fold_in(self.key, _STEPS), client)
+    def steps_words(self, ids: jax.Array) -> jax.Array:
+        """Return the random words from which clients' numbers of local steps are drawn."""
+        return keys.words_for(keys.derive(self.key, self.t, _STEPS), ids)
 
     def fixed_steps(self, client: Any) -> Any:
         """Return the recorded number of local steps, if this run replays a trace."""
@@ -153,7 +154,7 @@ class Clients:
         if size > self.count and not replace:
             raise InputError(f"cohort_size is {size}, but there are {self.count} clients: ask for at most {self.count}.")
         key = current.next_key()
-        server = jax.random.fold_in(key, _SERVER)
+        server = keys.variant(key, _SERVER)
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
         invited: Any = size
         present: Any = None
@@ -176,8 +177,8 @@ class Clients:
                 )
             )
             if availability is not None:
-                answers = availability.answers(jax.random.fold_in(key, _ANSWER), ids)
-                arrival = jax.random.uniform(jax.random.fold_in(key, _ORDER), ids.shape)
+                answers = availability.answers(keys.variant(key, _ANSWER), ids)
+                arrival = keys.uniform(keys.words(keys.variant(key, _ORDER), invited))
                 first = jnp.argsort(jnp.where(answers, arrival, jnp.inf))[:size]
                 # Everybody stays in place: then a cohort of all is still in the clients' order.
                 first = jnp.sort(first) if invited == size else first
@@ -199,13 +200,13 @@ class Clients:
             return jnp.asarray(current.trace.steps)[current.t]
         if isinstance(spec, int):
             return spec
-        ids, sizes = jnp.arange(self.count), jnp.asarray(current.sizes)
-        return jax.vmap(lambda i: local_steps.draw(spec, current.steps_key(i), i, sizes[i], batch_size))(ids)
+        ids = jnp.arange(self.count)
+        return local_steps.draw(spec, current.steps_words(ids), ids, jnp.asarray(current.sizes), batch_size)
 
     def draw(self, name: str, sampler: Callable[[jax.Array], Tree]) -> Tree:
         """Return a random draw of the server's own, which a trace may replay by its name."""
         current = self._round
-        key = jax.random.fold_in(current.next_key(), _SERVER)
+        key = keys.as_jax(current.next_key())
         if current.trace is not None and name in current.trace.draws:
             return jax.tree.map(lambda v: jnp.asarray(v)[current.t], current.trace.draws[name])
         return sampler(key)
@@ -273,9 +274,9 @@ class Cohort:
         if self._asked:  # A cohort that was gathered before is asked again: some may have gone meanwhile.
             invited = self.size if present is None else jnp.sum(present)
             if availability is not None:
-                present = present & availability.answers(jax.random.fold_in(key, _ANSWER), self.ids)
+                present = present & availability.answers(keys.variant(key, _ANSWER), self.ids)
         down = accounting.measure_request(fn, broadcast, per_client)
-        done = current.execute(fn, self, present, jax.random.fold_in(key, _CLIENT), broadcast, per_client, weights)
+        done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights)
         answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
         current.messages.append(Message(_function_name(fn), down, accounting.measure_reply(row)))

@@ -16,12 +16,13 @@ import numpy as np
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting, wire
+from fedminimax.engines import accounting, keys, wire
 from fedminimax.engines.accounting import Message
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import finite
+from fedminimax.engines.keys import Key
 from fedminimax.engines.simulator import Carry, Progress
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -49,8 +50,8 @@ class Worker:
             self.data,
             self.id,
             ask["round"],
-            jax.random.wrap_key_data(jnp.asarray(ask["key"])),
-            jax.random.wrap_key_data(jnp.asarray(ask["steps_key"])),
+            ask["key"],
+            ask["steps_word"],
             self.state,
             self._note,
             ask["steps"],
@@ -96,7 +97,7 @@ class Isolated:
         self,
         algorithm: Algorithm,
         clients: ClientData,
-        key: jax.Array,
+        key: Key,
         carry: Carry,
         first: int,
         rounds: int,
@@ -123,7 +124,7 @@ class Isolated:
             id: Any,
             t: Any,
             key: Any,
-            steps_key: Any,
+            steps_word: Any,
             state: Any,
             note: Any,
             steps: Any,
@@ -135,7 +136,7 @@ class Isolated:
                 data=data,
                 round=t,
                 key=key,
-                steps_key=steps_key,
+                steps_word=steps_word,
                 state=state,
                 note=note,
                 fixed_steps=steps,
@@ -150,7 +151,7 @@ class Isolated:
 class IsolatedRound(Round):
     """A round whose clients are workers."""
 
-    def __init__(self, engine: Isolated, data: ClientData, weights: Any, key: jax.Array, t: int, trace: Trace | None):
+    def __init__(self, engine: Isolated, data: ClientData, weights: Any, key: Key, t: int, trace: Trace | None):
         super().__init__(
             count=data.count,
             sizes=data.sizes,
@@ -167,7 +168,7 @@ class IsolatedRound(Round):
         fn: ClientFunction,
         cohort: Cohort,
         present: Any,
-        key: jax.Array,
+        key: Key,
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
         weights: Any,
@@ -190,8 +191,8 @@ class IsolatedRound(Round):
             request = {
                 "function": name,
                 "round": int(self.t),
-                "key": _host(jax.random.key_data(jax.random.fold_in(key, id))),
-                "steps_key": _host(jax.random.key_data(self.steps_key(id))),
+                "key": _host(keys.derive(key, id)),
+                "steps_word": _host(self.steps_words(jnp.asarray([id]))[0]),
                 "steps": None if steps is None else _host(steps),
                 "arguments": _host((*broadcast, *own)),
             }
@@ -216,10 +217,10 @@ class IsolatedRound(Round):
 
     def _expected(self, function: str, algorithm: Algorithm, note: Tree, broadcast: Any, per_client: Any) -> Reply:
         """Return the shapes of a reply and of what a client will keep, which the server knows from the program alone."""
-        worker, key = self.engine.workers[0], jax.random.key(0)
+        worker, key = self.engine.workers[0], keys.root(0)
         own = jax.tree.map(lambda a: a[0], per_client)
         steps = self.fixed_steps(0)
-        args = (algorithm, worker.data, 0, self.t, key, key, worker.state, note, steps, (*broadcast, *own))
+        args = (algorithm, worker.data, 0, self.t, key, key[0], worker.state, note, steps, (*broadcast, *own))
         return jax.eval_shape(self.engine._program(function), *args)[0]
 
 

@@ -8,10 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedminimax.engines import keys
+from fedminimax.engines.keys import Key
+
 _GOLDEN = 0x9E3779B9
 
 
-def subset(key: jax.Array, population: int, size: int) -> jax.Array:
+def subset(key: Key, population: int, size: int) -> jax.Array:
     """Return ``size`` different numbers below ``population``, every subset being equally likely.
 
     Sampling 10 of 10^6 must not cost a permutation: Floyd's method needs ``size`` draws and ``size^2`` comparisons. A
@@ -20,8 +23,8 @@ def subset(key: jax.Array, population: int, size: int) -> jax.Array:
     if size == population:
         return jnp.arange(population)
     if size * size > 4 * population * math.log2(population + 1):
-        return jax.random.permutation(key, population)[:size]
-    bits = jax.random.bits(key, (size,), jnp.uint32)
+        return jnp.argsort(keys.words(key, population))[:size].astype(jnp.int32)
+    bits = keys.words(key, size)
 
     def insert(k: Any, chosen: jax.Array) -> jax.Array:
         last = population - size + k
@@ -32,14 +35,14 @@ def subset(key: jax.Array, population: int, size: int) -> jax.Array:
     return jax.lax.fori_loop(0, size, insert, jnp.full(size, -1, jnp.int32))
 
 
-def weighted(key: jax.Array, weights: jax.Array, size: int, replace: bool) -> jax.Array:
+def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Array:
     """Return ``size`` indices drawn in proportion to ``weights``."""
     if replace:
         total = jnp.cumsum(weights)
-        points = jax.random.uniform(key, (size,), total.dtype) * total[-1]
+        points = keys.uniform(keys.words(key, size)).astype(total.dtype) * total[-1]
         return jnp.minimum(jnp.searchsorted(total, points, side="right"), weights.shape[0] - 1).astype(jnp.int32)
     # The largest perturbed log-weights are a weighted sample without replacement (Gumbel's trick).
-    scores = jnp.log(weights) + jax.random.gumbel(key, weights.shape, weights.dtype)
+    scores = jnp.log(weights) + jax.random.gumbel(keys.as_jax(key), weights.shape, weights.dtype)
     return jax.lax.top_k(scores, size)[1].astype(jnp.int32)
 
 
@@ -52,7 +55,7 @@ def below(bits: jax.Array, bound: Any) -> jax.Array:
     return ((bits >> 16) * (bound >> 16) + (middle >> 16) + (other >> 16)).astype(jnp.int32)
 
 
-def shuffled(key: jax.Array, position: jax.Array, size: Any) -> jax.Array:
+def shuffled(key: Key, position: jax.Array, size: Any) -> jax.Array:
     """Return where each position of an endless stream of reshuffled passes over {0, ..., size - 1} points.
 
     Position p belongs to pass p // size. Each pass is a permutation of its own: a Feistel network on the next even power of
@@ -60,8 +63,7 @@ def shuffled(key: jax.Array, position: jax.Array, size: Any) -> jax.Array:
     """
     size = jnp.asarray(size).astype(jnp.uint32)
     position = position.astype(jnp.uint32)
-    words = jax.random.bits(key, (2,), jnp.uint32)
-    tweak = _mix(words[0] ^ _mix((position // size) * jnp.uint32(_GOLDEN) + words[1]))
+    tweak = _mix(key[0] ^ _mix((position // size) * jnp.uint32(_GOLDEN) + key[1]))
     half = (33 - jax.lax.clz(jnp.maximum(size - 1, 1).astype(jnp.uint32))) // 2
     mask = (jnp.uint32(1) << half) - 1
 

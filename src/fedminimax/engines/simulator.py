@@ -18,12 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting
+from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Message, Traffic
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import finite
+from fedminimax.engines.keys import Key
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.problems.base import MinimaxProblem
@@ -120,7 +121,7 @@ class Simulator:
         self,
         algorithm: Algorithm,
         clients: ClientData,
-        key: jax.Array,
+        key: Key,
         carry: Carry,
         first: int,
         rounds: int,
@@ -134,7 +135,7 @@ class Simulator:
         return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
 
     def one_round(
-        self, algorithm: Algorithm, clients: ClientData, weights: Any, key: jax.Array, carry: Carry, t: Any, trace: Any
+        self, algorithm: Algorithm, clients: ClientData, weights: Any, key: Key, carry: Carry, t: Any, trace: Any
     ) -> tuple[Carry, Progress]:
         """Carry out one round: the function that everything here compiles."""
         current = at_round(algorithm, t)
@@ -150,7 +151,7 @@ class Simulator:
         algorithm: Algorithm,
         clients: ClientData,
         weights: Any,
-        key: jax.Array,
+        key: Key,
         carry: Carry,
         first: Any,
         rounds: Any,
@@ -189,7 +190,7 @@ class SimulatedRound(Round):
         algorithm: Algorithm,
         data: ClientData,
         weights: Any,
-        key: jax.Array,
+        key: Key,
         client_states: Tree,
         t: Any,
         trace: Trace | None,
@@ -210,7 +211,7 @@ class SimulatedRound(Round):
         fn: ClientFunction,
         cohort: Cohort,
         present: Any,
-        key: jax.Array,
+        key: Key,
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
         weights: Any,
@@ -226,8 +227,8 @@ class SimulatedRound(Round):
                 row=row.id,
                 data=self.data,
                 round=self.t,
-                key=jax.random.fold_in(key, row.id),
-                steps_key=self.steps_key(row.id),
+                key=keys.derive(key, row.id),
+                steps_word=row.steps_word,
                 state=row.state,
                 note=row.note,
                 fixed_steps=self.fixed_steps(row.id),
@@ -260,6 +261,7 @@ class SimulatedRound(Round):
         ones = jnp.ones(cohort.size)
         rows = _Row(
             id=cohort.ids,
+            steps_word=self.steps_words(cohort.ids),
             present=ones.astype(bool) if present is None else present,
             weight=ones if weights is None else jnp.asarray(weights),
             own=per_client,
@@ -316,6 +318,7 @@ class _Row(NamedTuple):
     """What one client of a cohort is given; stacked for many."""
 
     id: Any
+    steps_word: Any
     present: Any
     weight: Any
     own: Any

@@ -1,0 +1,76 @@
+"""The floor: the same gradient steps and the same averaging in bare JAX, and nothing else.
+
+A step is a gradient, a step along it and, where y is on the simplex, the projection (optax's). The batches are fixed
+arrays, gathered beforehand. There is no sampling, no randomness, no server step but the average, no check of any reply and
+no count of anything: what a round costs if all that were free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from child import serve
+from problems import build, mean_loss
+from optax.projections import projection_simplex
+from workloads import CLASSES, Workload
+
+Tree = Any
+
+
+class Floor:
+    """The floor's contender."""
+
+    versions = {"jax": jax.__version__}
+
+    def __init__(self, workload: Workload):
+        self.workload = workload
+        self.problem, self.clients, _ = build(workload)
+        pick = np.random.default_rng(2).integers
+        w = workload
+        rows = pick(w.clients, size=(w.cohort, 1, 1)) * w.examples + pick(w.examples, size=(w.cohort, w.steps, w.batch))
+        self.batches = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[rows]), self.clients.fields)
+        if w.side_by_side:
+            self.batches = jax.tree.map(lambda a: a.swapaxes(0, 1), self.batches)
+        self.project = projection_simplex if self.problem.y0.shape == (CLASSES,) else lambda y: y
+        self.program = jax.jit(self._rounds)
+
+    def start(self) -> None:
+        self.z = (self.problem.x0, self.problem.y0)
+
+    def advance(self, rounds: int) -> None:
+        self.z = jax.block_until_ready(self.program(self.z, self.batches, rounds))
+
+    def loss(self) -> float:
+        return mean_loss(self.problem, self.clients, *self.z)
+
+    def _rounds(self, z: Tree, batches: Tree, rounds: Any) -> Tree:
+        round_ = self._side_by_side if self.workload.side_by_side else self._one_after_another
+        return jax.lax.fori_loop(0, rounds, lambda _, z: round_(z, batches), z)
+
+    def _step(self, z: Tree, batch: Tree) -> Tree:
+        gx, gy = jax.grad(self.problem.loss, argnums=(0, 1))(*z, batch)
+        x = jax.tree.map(lambda p, g: p - self.workload.lr_x * g, z[0], gx)
+        return x, self.project(z[1] + self.workload.lr_y * gy)
+
+    def _side_by_side(self, z: Tree, batches: Tree) -> Tree:
+        """Take each step on all clients at once; batches are [step, client, ...]."""
+        each = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.workload.cohort, *a.shape)), z)
+        each, _ = jax.lax.scan(lambda z, batch: (jax.vmap(self._step)(z, batch), None), each, batches)
+        return jax.tree.map(lambda a: jnp.mean(a, axis=0), each)
+
+    def _one_after_another(self, z: Tree, batches: Tree) -> Tree:
+        """Take all steps of a client, then of the next; batches are [client, step, ...]."""
+
+        def client(total: Tree, batches: Tree) -> tuple[Tree, None]:
+            end, _ = jax.lax.scan(lambda z, batch: (self._step(z, batch), None), z, batches)
+            return jax.tree.map(jnp.add, total, end), None
+
+        total, _ = jax.lax.scan(client, jax.tree.map(jnp.zeros_like, z), batches)
+        return jax.tree.map(lambda a: a / self.workload.cohort, total)
+
+
+if __name__ == "__main__":
+    serve(Floor)

@@ -1,0 +1,82 @@
+"""The workloads as fedminimax problems. The floor takes its losses and starting points from here too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from workloads import CLASSES, GAN_PENALTY, ROBUST_PENALTY, Workload
+
+import fedminimax as fm
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.models import CNN, MLP, Logistic
+from fedminimax.problems import wgan
+
+
+def build(workload: Workload) -> tuple[fm.MinimaxProblem, fm.ClientData, Algorithm]:
+    """Return a workload's problem, clients and algorithm."""
+    clients = fm.ClientData.equal(workload.data(), workload.clients)
+    common = {
+        "lr_x": workload.lr_x,
+        "lr_y": workload.lr_y,
+        "local_steps": workload.steps,
+        "batch_size": workload.batch,
+        "cohort_size": workload.cohort,
+    }
+    if workload.smoothing is None:
+        return _problem(workload), clients, fm.LocalSGDA(**common)
+    p, beta = workload.smoothing
+    return _problem(workload), clients, fm.FessGDA(**common, p=p, beta=beta)
+
+
+def mean_loss(problem: fm.MinimaxProblem, clients: fm.ClientData, x: Any, y: Any, chunk: int = 500) -> float:
+    """Return the loss at (x, y), averaged over everybody's examples, in chunks."""
+    parts = -(-clients.total // chunk)
+    loss = jax.jit(problem.loss)
+    slices = (slice(k * chunk, (k + 1) * chunk) for k in range(parts))
+    return sum(float(loss(x, y, jax.tree.map(lambda a, s=s: a[s], clients.fields))) for s in slices) / parts
+
+
+def _problem(workload: Workload) -> fm.MinimaxProblem:
+    if workload.name == "A":
+        return _against_class_weights(Logistic(CLASSES), workload)
+    if workload.name == "B":
+        return _against_perturbation(MLP((200, 200), CLASSES), workload)
+    if workload.name == "C":
+        return _against_class_weights(CNN(CLASSES), workload)
+    return wgan(GAN_PENALTY, clients=workload.clients).problem
+
+
+def _against_class_weights(model: Any, workload: Workload) -> fm.MinimaxProblem:
+    entropy, x0 = _classifier(model, workload)
+
+    def loss(x: Any, y: Any, batch: Any) -> jax.Array:
+        return jnp.mean(CLASSES * y[batch["labels"]] * entropy(x, batch["inputs"], batch["labels"]))
+
+    return fm.MinimaxProblem(loss, x0, jnp.full(CLASSES, 1.0 / CLASSES), y_set=fm.sets.Simplex(CLASSES))
+
+
+def _against_perturbation(model: Any, workload: Workload) -> fm.MinimaxProblem:
+    entropy, x0 = _classifier(model, workload)
+
+    def loss(x: Any, y: Any, batch: Any) -> jax.Array:
+        return jnp.mean(entropy(x, batch["inputs"] + y, batch["labels"])) - ROBUST_PENALTY / 2 * jnp.sum(y**2)
+
+    return fm.MinimaxProblem(loss, x0, jnp.zeros(workload.shape))
+
+
+def _classifier(model: Any, workload: Workload) -> tuple[Callable[..., jax.Array], Any]:
+    """Return the cross-entropy of a model and its weights, the layers being those of the workload, in order."""
+
+    def entropy(x: Any, inputs: jax.Array, labels: jax.Array) -> jax.Array:
+        return optax.softmax_cross_entropy_with_integer_labels(model.apply({"params": x}, inputs), labels)
+
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *workload.shape))))["params"]
+    # Flax sorts by name: within a layer the bias comes before the kernel.
+    leaves = [jnp.asarray(leaf) for kernel, bias in workload.start_layers() for leaf in (bias, kernel)]
+    if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(shapes)]:
+        raise ValueError(f"The layers of workload {workload.name} are not those of {model}.")
+    return entropy, jax.tree.unflatten(jax.tree.structure(shapes), leaves)

@@ -1,0 +1,251 @@
+"""Rounds of four workloads: fedminimax against the floor, a plain PyTorch loop and pfl; and one core against all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from processes import ALL, Child, Command, Missing, block_of, interleave, machine, ratio, save
+from rich.console import Console
+from rich.table import Table
+from workloads import WORKLOADS, Workload
+
+RESULTS = Path(__file__).parent / "results"
+ONE_THREAD, ALL_CORES, CLIENTS = "one-thread.json", "all-cores.json", "clients.json"
+FEDMINIMAX, FLOOR, TORCH, PFL = "fedminimax", "floor", "PyTorch", "pfl"
+SPLIT = "fedminimax, all cores"
+SCRIPTS = {FEDMINIMAX: "fedminimax_rounds.py", FLOOR: "floor.py", TORCH: "torch_loop.py", PFL: "pfl_loop.py"}
+SHARED_CORE = 0.95
+"""Below this share of processor time in wall time, a pinned contender did not have its core to itself."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Times per round of one contender over another's, and what is aimed at.
+
+    Attributes:
+        above: the contender above the line.
+        below: the one below it.
+        targets: by workload.
+        at_most: whether small is good.
+    """
+
+    above: str
+    below: str
+    targets: dict[str, float]
+    at_most: bool
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return f"{self.above} / {self.below}"
+
+    def met(self, workload: str, value: float) -> bool | None:
+        """Tell whether the target is met; None: there is none."""
+        target = self.targets.get(workload)
+        return None if target is None else (value <= target if self.at_most else value >= target)
+
+    def shown(self, workload: str, value: float | None) -> str:
+        """Return the value beside its target."""
+        if value is None:
+            return "-"
+        number = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+        target = self.targets.get(workload)
+        return number if target is None else f"{number} ({'<=' if self.at_most else '>='} {target:g})"
+
+
+RATIOS = {
+    ONE_THREAD: (
+        Ratio(FEDMINIMAX, FLOOR, {"A": 1.3, "B": 1.15, "C": 1.05}, at_most=True),
+        Ratio(TORCH, FEDMINIMAX, {"A": 9.0, "B": 2.8, "C": 1.0, "D": 150.0}, at_most=False),
+        Ratio(PFL, FEDMINIMAX, {"A": 10.0, "B": 3.0}, at_most=False),
+    ),
+    ALL_CORES: (Ratio(SPLIT, FEDMINIMAX, {"B": 0.7, "C": 0.6}, at_most=True),),
+}
+COLUMNS = {ONE_THREAD: (FEDMINIMAX, FLOOR, TORCH, PFL), ALL_CORES: (FEDMINIMAX, SPLIT)}
+
+
+def main() -> None:
+    """Measure, or print the tables of what was measured."""
+    options = _options()
+    if options.table:
+        print("\n\n".join(_markdown(options.results)))
+        return
+    name = ALL_CORES if options.threads == ALL else ONE_THREAD
+    path = options.results / name
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    content = {"machine": machine(), "clock": options.clock, "workloads": kept.get("workloads", {})}
+    console = Console()
+    for letter in options.workloads:
+        with console.status(f"workload {letter}"):
+            content["workloads"][letter] = _measure(WORKLOADS[letter], name, options, console)
+        save(path, content)
+    console.print(_table(name, content))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=sorted(WORKLOADS), default=sorted(WORKLOADS))
+    parser.add_argument("--threads", choices=("1", ALL), default="1", help="one pinned thread each, or one against all cores")
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--block-seconds", type=float, default=1.0, help="how long a contender runs when it is its turn")
+    parser.add_argument("--core", type=int, default=0, help="the core that one-thread contenders are pinned to")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a busy machine")
+    parser.add_argument("--contenders", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
+    for peer in ("torch", "pfl"):
+        variable = f"BENCH_{peer.upper()}_PYTHON"
+        parser.add_argument(
+            f"--{peer}-python",
+            default=os.environ.get(variable, sys.executable),
+            help=f"the Python that has {peer} (or set {variable})",
+        )
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown, and measure nothing")
+    options = parser.parse_args()
+    if options.threads == ALL and options.clock == "cpu":
+        parser.error("--threads all is about wall time: leave --clock alone.")
+    return options
+
+
+def _commands(workload: Workload, name: str, options: argparse.Namespace) -> Iterator[Command]:
+    """Return whom to start for a workload."""
+    common = {"arguments": (workload.name,), "core": options.core}
+    if name == ALL_CORES:
+        yield Command(FEDMINIMAX, sys.executable, SCRIPTS[FEDMINIMAX], **common)
+        yield Command(SPLIT, sys.executable, SCRIPTS[FEDMINIMAX], **common, threads=ALL)
+        return
+    pythons = {TORCH: options.torch_python, PFL: options.pfl_python}
+    for label in options.contenders:
+        if label != PFL or workload.name in "AB":
+            yield Command(label, pythons.get(label, sys.executable), SCRIPTS[label], **common)
+
+
+def _measure(workload: Workload, name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    with ExitStack() as stack:
+        children: dict[str, Child] = {}
+        for command in _commands(workload, name, options):
+            try:
+                _require(command)
+                children[command.label] = Child(command)
+                stack.callback(children[command.label].close)
+            except Missing as reason:
+                console.print(f"[yellow]workload {workload.name}, missing: {reason}")
+        losses = {label: child.ask(f"check {workload.check_rounds}") for label, child in children.items()}
+        blocks = {label: block_of(child, options.block_seconds) for label, child in children.items()}
+        times = interleave(children, blocks, options.repetitions)
+    contenders = {
+        label: {
+            "ms": 1000 * statistics.median(times[label][options.clock]),
+            "share_of_core": statistics.median(times[label]["cpu"]) / statistics.median(times[label]["wall"]),
+            "rounds_of_block": blocks[label],
+            "warm_up_seconds": child.greeting["warm_up"],
+            "versions": child.greeting["versions"],
+            "loss": losses[label],
+            "seconds": times[label],
+        }
+        for label, child in children.items()
+    }
+    ratios = {
+        r.title: ratio(times[r.above][options.clock], times[r.below][options.clock])
+        for r in RATIOS[name]
+        if r.above in times and r.below in times
+    }
+    return {"title": workload.title, "contenders": contenders, "ratios": ratios}
+
+
+def _require(command: Command) -> None:
+    """Raise Missing unless the contender's environment is there."""
+    package = {SCRIPTS[TORCH]: "torch", SCRIPTS[PFL]: "pfl"}.get(command.script, "fedminimax")
+    try:
+        found = subprocess.run([command.python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        found = False
+    if not found:
+        raise Missing(f"{command.label} (its Python does not import {package}; see benchmarks/README.md)")
+
+
+def _table(name: str, content: dict[str, Any]) -> Table:
+    columns, ratios = COLUMNS[name], RATIOS[name]
+    table = Table(title=f"ms a round ({content['clock']} time, medians) and ratios (with targets)")
+    for title in ("", *columns, *(r.title for r in ratios), "warm-up s", "losses agree"):
+        table.add_column(title, justify="right" if title else "left")
+    for letter, row in content["workloads"].items():
+        cells = []
+        for r in ratios:
+            value = row["ratios"].get(r.title)
+            met = None if value is None else r.met(letter, value)
+            colour = {True: "[green]", False: "[red]", None: ""}[met]
+            cells.append(colour + r.shown(letter, value))
+        warm_up = row["contenders"].get(FEDMINIMAX, {}).get("warm_up_seconds")
+        times = [_milliseconds(row["contenders"].get(c), c) for c in columns]
+        table.add_row(letter, *times, *cells, "-" if warm_up is None else f"{warm_up:.1f}", _losses(row["contenders"]))
+    table.caption = "* did not have its core to itself"
+    return table
+
+
+def _milliseconds(contender: dict[str, Any] | None, label: str) -> str:
+    if contender is None:
+        return "-"
+    disturbed = label != SPLIT and contender["share_of_core"] < SHARED_CORE
+    return f"{contender['ms']:.3g}" + ("*" if disturbed else "")
+
+
+def _losses(contenders: dict[str, Any]) -> str:
+    """Return the range of losses after the same number of rounds, from the same start: everybody does the same work.
+
+    The floor, with its fixed batches, is left out.
+    """
+    starts = [c["loss"]["before"] for c in contenders.values()]
+    ends = [c["loss"]["after"] for label, c in contenders.items() if label != FLOOR]
+    if max(starts) - min(starts) > 1e-4:
+        return f"NO: starts differ, {min(starts):.4f} to {max(starts):.4f}"
+    return f"{starts[0]:.3f} -> {min(ends):.3f} to {max(ends):.3f}" if ends else "-"
+
+
+def _markdown(results: Path) -> Iterator[str]:
+    """Yield the tables of what was measured."""
+    for name in (ONE_THREAD, ALL_CORES):
+        if not (results / name).exists():
+            continue
+        content = json.loads((results / name).read_text())
+        columns, ratios = COLUMNS[name], RATIOS[name]
+        header = ["ms a round", *columns, *(r.title for r in ratios)]
+        lines = [_row(header), _row(["---", *(["---:"] * (len(header) - 1))])]
+        for letter, row in sorted(content["workloads"].items()):
+            times = [_milliseconds(row["contenders"].get(c), c) for c in columns]
+            shown = [r.shown(letter, row["ratios"].get(r.title)) for r in ratios]
+            missed = [r.met(letter, row["ratios"][r.title]) is False if r.title in row["ratios"] else False for r in ratios]
+            cells = [f"**{cell}**" if miss else cell for cell, miss in zip(shown, missed, strict=True)]
+            lines.append(_row([f"{letter}: {row['title']}", *times, *cells]))
+        yield f"{_machine(content)}\n\n" + "\n".join(lines)
+    if (results / CLIENTS).exists():
+        content = json.loads((results / CLIENTS).read_text())
+        lines = [_row(["clients", "ms a round", "data, MB", "peak, MB", "peak / data"]), _row(["---:"] * 5)]
+        for row in content["counts"]:
+            data, peak = row["data_bytes"] / 1e6, row["peak_bytes"] / 1e6
+            lines.append(_row([f"{row['clients']:,}", f"{row['ms']:.3g}", f"{data:.1f}", f"{peak:.1f}", f"{peak / data:.2f}"]))
+        lines.append(f"\nRatio of the times: {content['ratio']:.2f} (<= {content['target']:g}).")
+        yield f"{_machine(content)}\n\n" + "\n".join(lines)
+
+
+def _machine(content: dict[str, Any]) -> str:
+    m = content["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in m["packages"].items())
+    return f"{m['cpu']}, {m['cores']} cores, {m['system']}, Python {m['python']}, {packages}; {m['date']}; {content['clock']} time."
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

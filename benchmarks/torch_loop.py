@@ -1,0 +1,68 @@
+"""A plain PyTorch loop, as a researcher writes it: over rounds, over clients, over steps."""
+
+from __future__ import annotations
+
+import torch
+from child import serve
+from torch_losses import Tensors, constrained, loss, mean_loss, project_, start_x, start_y, tensors, use_threads
+from workloads import Workload
+
+
+class TorchLoop:
+    """The plain loop's contender."""
+
+    versions = {"torch": torch.__version__}
+
+    def __init__(self, workload: Workload):
+        use_threads()
+        torch.manual_seed(0)
+        self.workload, self.data = workload, tensors(workload)
+        self.project = project_ if constrained(workload) else lambda y: None
+
+    def start(self) -> None:
+        self.x, self.y = start_x(self.workload), start_y(self.workload)
+        self.z = [p.clone() for p in self.x]
+
+    def advance(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self._round()
+
+    def loss(self) -> float:
+        return mean_loss(self.workload, self.x, self.y, self.data)
+
+    def _round(self) -> None:
+        w = self.workload
+        mean = [torch.zeros_like(p) for p in [*self.x, self.y]]
+        for client in torch.randperm(w.clients)[: w.cohort].tolist():
+            for total, end in zip(mean, self._local(client), strict=True):
+                total.add_(end, alpha=1 / w.cohort)
+        if w.smoothing is None:
+            *self.x, self.y = mean
+            return
+        # FESS-GDA with server step sizes of one: x is held near z, which follows it
+        p, beta = w.smoothing
+        for x, x_mean, z in zip(self.x, mean, self.z, strict=False):
+            x.copy_(x_mean + w.lr_x * w.steps * p * (z - x))
+            z.lerp_(x, beta)
+        self.y = mean[-1]
+        self.project(self.y)
+
+    def _local(self, client: int) -> Tensors:
+        """Return (x, y) after a client's local steps."""
+        w = self.workload
+        x = [p.clone().requires_grad_() for p in self.x]
+        y = self.y.clone().requires_grad_()
+        for _ in range(w.steps):
+            rows = client * w.examples + torch.randint(w.examples, (w.batch,))
+            batch = {name: array[rows] for name, array in self.data.items()}
+            *gx, gy = torch.autograd.grad(loss(w, x, y, batch), [*x, y])
+            with torch.no_grad():
+                for p, g in zip(x, gx, strict=True):
+                    p.sub_(g, alpha=w.lr_x)
+                y.add_(gy, alpha=w.lr_y)
+                self.project(y)
+        return [p.detach() for p in [*x, y]]
+
+
+if __name__ == "__main__":
+    serve(TorchLoop)

@@ -1,0 +1,141 @@
+"""The four workloads: their sizes, their data and where the players start. NumPy only, so that every contender can import it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CLASSES = 10
+ROBUST_PENALTY = 1.0
+"""lambda in B's loss: cross-entropy(x, a + y) - lambda / 2 ||y||^2."""
+GAN_PENALTY = 0.001
+"""lambda in D's loss."""
+
+Layers = list[tuple[np.ndarray, np.ndarray]]
+"""Kernel ([height, width,] inputs, outputs) and bias of each layer."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One federation, the same for every contender.
+
+    Attributes:
+        name: its letter.
+        title: what it is.
+        clients: N.
+        cohort: S, the clients of a round.
+        steps: K, the local steps.
+        batch: B, the examples of a step.
+        examples: how many each client has.
+        lr_x: the step size of the min player.
+        lr_y: the step size of the max player.
+        side_by_side: whether clients are faster vectorised than one after another (the floor's layout).
+        check_rounds: after how many rounds the contenders' losses are compared.
+        smoothing: FESS-GDA's (p, beta); None for Local SGDA.
+        shape: of one input.
+        layers: shapes of the kernels of x.
+    """
+
+    name: str
+    title: str
+    clients: int
+    cohort: int
+    steps: int
+    batch: int
+    examples: int
+    lr_x: float
+    lr_y: float
+    side_by_side: bool
+    check_rounds: int
+    smoothing: tuple[float, float] | None = None
+    shape: tuple[int, ...] = ()
+    layers: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The examples of all clients together."""
+        return self.clients * self.examples
+
+    def data(self) -> dict[str, np.ndarray]:
+        """Return all clients' examples, client after client: random inputs, labelled by a random linear map."""
+        rng = np.random.default_rng(0)
+        if self.name == "D":
+            return {"z": rng.normal(size=self.total).astype(np.float32)}
+        inputs = rng.standard_normal((self.total, *self.shape), np.float32) * np.float32(0.3)
+        flat = inputs.reshape(self.total, -1)
+        scores = flat @ rng.standard_normal((flat.shape[1], CLASSES), np.float32)
+        return {"inputs": inputs, "labels": scores.argmax(axis=1).astype(np.int32)}
+
+    def start_layers(self) -> Layers:
+        """Return where the layers of x start: normal entries of variance 1 / fan-in, and zeros."""
+        rng = np.random.default_rng(1)
+        kernels = [rng.standard_normal(s, np.float32) / np.float32(np.sqrt(np.prod(s[:-1]))) for s in self.layers]
+        return [(kernel, np.zeros(kernel.shape[-1], np.float32)) for kernel in kernels]
+
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload(
+            name="A",
+            title="logistic regression 784-10 against class weights, Local SGDA",
+            clients=1000,
+            cohort=10,
+            steps=6,
+            batch=10,
+            examples=60,
+            lr_x=0.05,
+            lr_y=0.01,
+            side_by_side=True,
+            check_rounds=200,
+            shape=(784,),
+            layers=((784, 10),),
+        ),
+        Workload(
+            name="B",
+            title="MLP 784-200-200-10 against a shared perturbation, Local SGDA",
+            clients=100,
+            cohort=10,
+            steps=12,
+            batch=10,
+            examples=600,
+            lr_x=0.05,
+            lr_y=0.05,
+            side_by_side=False,
+            check_rounds=20,
+            shape=(784,),
+            layers=((784, 200), (200, 200), (200, 10)),
+        ),
+        Workload(
+            name="C",
+            title="CNN of fess-gda Table 3 on 32x32x3 against class weights, FESS-GDA",
+            clients=10,
+            cohort=10,
+            steps=5,
+            batch=100,
+            examples=500,
+            lr_x=0.02,
+            lr_y=0.01,
+            side_by_side=False,
+            check_rounds=1,
+            smoothing=(1.0, 0.9),
+            shape=(32, 32, 3),
+            layers=((3, 3, 3, 16), (3, 3, 16, 32), (3, 3, 32, 64), (1024, 512), (512, 64), (64, 10)),
+        ),
+        Workload(
+            name="D",
+            title="1-D WGAN, FESS-GDA",
+            clients=10,
+            cohort=10,
+            steps=10,
+            batch=100,
+            examples=1000,
+            lr_x=0.01,
+            lr_y=0.01,
+            side_by_side=True,
+            check_rounds=100,
+            smoothing=(1.0, 0.9),
+        ),
+    )
+}

@@ -1,0 +1,299 @@
+"""The data sets that the papers train on, from their official files.
+
+:func:`load` reads a data set from a folder, and downloads what is not there from the official place. Whatever its origin,
+each file's contents must have the checksum of the published ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pooch
+from sklearn.datasets import load_digits
+
+from fedminimax.errors import InputError
+
+FOLDER_VARIABLE = "FEDMINIMAX_DATA"
+"""The environment variable that names the folder of data sets."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+"""The examples: "inputs", float32 in [0, 1], and "labels", int32 from 0, with equally many entries."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A classification data set.
+
+    Attributes:
+        name: its name, a key of :data:`DATASETS`.
+        train: the examples to train on: {"inputs": float32 in [0, 1], "labels": int32}.
+        test: the examples to test on, likewise.
+        classes: number of classes; labels run from 0 to classes - 1.
+    """
+
+    name: str
+    train: Arrays
+    test: Arrays
+    classes: int
+
+
+def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+    """Return a data set by name.
+
+    Args:
+        name: "digits", "mnist", "fashion_mnist" or "cifar10"; "fashion-mnist" and "cifar-10" will do too.
+        folder: where the official files are, and where they are put when they have to be downloaded: ``mnist/`` and
+            ``fashion-mnist/`` in it hold the gzipped IDX files, and it or ``cifar10/`` in it holds
+            ``cifar-10-binary.tar.gz`` or the directory ``cifar-10-batches-bin`` that this unpacks to. By default the
+            folder that the environment variable FEDMINIMAX_DATA names, and otherwise the user's cache.
+
+    Returns:
+        The data set. Images are NHWC; the inputs of "digits" are flat, 64 features.
+    """
+    key = {"fashion-mnist": "fashion_mnist", "cifar-10": "cifar10"}.get(name, name)
+    if key not in DATASETS:
+        raise InputError(f"There is no data set {name!r}: choose one of {', '.join(DATASETS)}.")
+    return DATASETS[key](Path(folder or os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("fedminimax")))
+
+
+def digits(folder: Path) -> Dataset:
+    """Handwritten digits of 8x8 pixels, 1,797 in 10 classes; comes with scikit-learn, needs no file."""
+    pixels, labels = load_digits(return_X_y=True)
+    # Of every class, each fifth example is for testing: stratified, and the same with every version of every library.
+    test = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    inputs, labels = (pixels / 16).astype(np.float32), labels.astype(np.int32)
+    return Dataset(
+        "digits",
+        train={"inputs": inputs[~test], "labels": labels[~test]},
+        test={"inputs": inputs[test], "labels": labels[test]},
+        classes=10,
+    )
+
+
+def mnist(folder: Path) -> Dataset:
+    """MNIST: handwritten digits, 60,000 + 10,000 grey images of 28x28 pixels in 10 classes."""
+    return _idx_dataset("mnist", folder / "mnist", "https://storage.googleapis.com/cvdf-datasets/mnist/", _MNIST)
+
+
+def fashion_mnist(folder: Path) -> Dataset:
+    """Fashion-MNIST: pieces of clothing, 60,000 + 10,000 grey images of 28x28 pixels in 10 classes."""
+    site = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+    return _idx_dataset("fashion_mnist", folder / "fashion-mnist", site, _FASHION_MNIST)
+
+
+def cifar10(folder: Path) -> Dataset:
+    """CIFAR-10: animals and vehicles, 50,000 + 10,000 colour images of 32x32 pixels in 10 classes."""
+    source = _cifar_source(folder)
+    parts = []
+    for name, contents in read_cifar_batches(source, list(_CIFAR10)).items():
+        parts.append(parse_cifar_batch(contents, f"{name} in {source}"))
+        _check(f"{name} in {source}", contents, _CIFAR10[name])
+    images, labels = zip(*parts, strict=True)
+    return Dataset(
+        "cifar10",
+        train={"inputs": _scaled(np.concatenate(images[:-1])), "labels": np.concatenate(labels[:-1]).astype(np.int32)},
+        test={"inputs": _scaled(images[-1]), "labels": labels[-1].astype(np.int32)},
+        classes=10,
+    )
+
+
+def parse_idx(contents: bytes, name: str) -> npt.NDArray[np.uint8]:
+    """Return the array in an IDX file of unsigned bytes.
+
+    The file is: two zero bytes, the type (8 is unsigned byte), the number of axes, the length of each axis as a big-endian
+    32-bit integer, and the entries, last axis fastest.
+
+    Args:
+        contents: the file, decompressed.
+        name: the file's name, for the message when it is not such a file.
+    """
+    axes = contents[3] if len(contents) > 3 else 0
+    start = 4 + 4 * axes
+    if contents[:3] != b"\x00\x00\x08" or axes == 0 or len(contents) < start:
+        raise InputError(f"{name} is not an IDX file of unsigned bytes: remove it, and it is downloaded again.")
+    shape = tuple(int(n) for n in np.frombuffer(contents, ">u4", count=axes, offset=4))
+    # as Python's integers, which do not overflow whatever a corrupt header says
+    size = 1
+    for length in shape:
+        size *= length
+    if len(contents) != start + size:
+        raise InputError(
+            f"{name} announces {size} entries, {shape}, and has {len(contents) - start}: remove it, and it is downloaded again."
+        )
+    return np.frombuffer(contents, np.uint8, offset=start).reshape(shape)
+
+
+def parse_cifar_batch(contents: bytes, name: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Return the images, NHWC, and the labels in a file of CIFAR-10's binary version.
+
+    The file is a sequence of records of 3,073 bytes: the label, then the red, the green and the blue plane of 32 rows.
+
+    Args:
+        contents: the file.
+        name: the file's name, for the message when it is not such a file.
+    """
+    if len(contents) == 0 or len(contents) % 3073:
+        raise InputError(
+            f"{name} has {len(contents)} bytes, which is not a whole number of records of 3,073 bytes: remove the "
+            "archive, and it is downloaded again."
+        )
+    records = np.frombuffer(contents, np.uint8).reshape(-1, 3073)
+    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+
+
+def read_cifar_batches(source: Path, names: list[str]) -> dict[str, bytes]:
+    """Return the named files in ``cifar-10-batches-bin``, given that directory or the archive that has it.
+
+    Nothing is unpacked to disk.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        if source.is_dir():
+            found = {path.name: path.read_bytes() for path in source.glob("*.bin")}
+        else:
+            with tarfile.open(source) as archive:
+                for member in archive:
+                    file = archive.extractfile(member)
+                    if file is not None:
+                        found[Path(member.name).name] = file.read()
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"{source} is corrupt ({_reason(error)}): remove it, and the archive is downloaded again.") from error
+    for name in names:
+        if name not in found:
+            raise InputError(f"{source} lacks {name}: remove it, and the archive is downloaded again.")
+    return {name: found[name] for name in names}
+
+
+def _idx_dataset(name: str, folder: Path, site: str, files: dict[str, tuple[str, str]]) -> Dataset:
+    """Read the four IDX files of a data set, in the order in which ``files`` lists them."""
+    arrays = []
+    for file, (md5, sha256) in files.items():
+        path = folder / file
+        if not path.exists():
+            _download(site + file, path, md5)
+        try:
+            contents = gzip.decompress(path.read_bytes())
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is corrupt ({_reason(error)}): remove it, and it is downloaded again.") from error
+        array = parse_idx(contents, str(path))
+        _check(str(path), contents, sha256)
+        arrays.append(array)
+    train_images, train_labels, test_images, test_labels = arrays
+    return Dataset(
+        name,
+        train={"inputs": _scaled(train_images[..., None]), "labels": train_labels.astype(np.int32)},
+        test={"inputs": _scaled(test_images[..., None]), "labels": test_labels.astype(np.int32)},
+        classes=10,
+    )
+
+
+def _cifar_source(folder: Path) -> Path:
+    """Return where CIFAR-10 is: the unpacked directory or the archive, downloaded if there is neither."""
+    archive = "cifar-10-binary.tar.gz"
+    for parent in (folder, folder / "cifar10"):
+        for path in (parent / "cifar-10-batches-bin", parent / archive):
+            if path.exists():
+                return path
+    path = folder / "cifar10" / archive
+    # The checksum that is printed beside the link on https://www.cs.toronto.edu/~kriz/cifar.html
+    _download(f"https://www.cs.toronto.edu/~kriz/{archive}", path, "c32a1d4ab5d03f1284b67883e8d87530")
+    return path
+
+
+def _download(url: str, path: Path, md5: str) -> None:
+    """Download a file whose md5 is known."""
+    # A few seconds to connect: without network the user should hear about it now.
+    downloader = pooch.HTTPDownloader(timeout=(5, 60))
+    try:
+        pooch.retrieve(url, f"md5:{md5}", fname=path.name, path=path.parent, downloader=downloader)
+    except (OSError, ValueError) as error:  # network and disk; a checksum that differs
+        raise InputError(
+            f"{path.name} is not in {path.parent} and could not be downloaded from {url} ({_reason(error)}): put the file "
+            f"in that folder, or set {FOLDER_VARIABLE} to the folder of data sets that has {path.parent.name}/{path.name}."
+        ) from error
+
+
+def _check(name: str, contents: bytes, sha256: str) -> None:
+    """Compare contents with the published ones."""
+    if hashlib.sha256(contents).hexdigest() != sha256:
+        raise InputError(f"{name} does not have the published contents: remove it, and it is downloaded again.")
+
+
+def _scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return bytes as float32 in [0, 1], in C order."""
+    return np.divide(pixels, np.float32(255), dtype=np.float32, order="C")
+
+
+def _reason(error: Exception) -> str:
+    """Return the kind of an error: library messages run over several lines."""
+    return type(error).__name__
+
+
+# In the order: training images, training labels, test images, test labels.
+# md5 of the official .gz file, and sha256 of what it decompresses to, since the same contents are also found compressed
+# otherwise.
+_MNIST = {
+    "train-images-idx3-ubyte.gz": (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "9fb629c4189551a2d022fa330f9573f3",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "ec29112dd5afa0611ce80d1b7f02629c",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+_FASHION_MNIST = {
+    "train-images-idx3-ubyte.gz": (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "bef4ecab320f06d8554ea6380940ec79",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "bb300cfdad3c16e7a12a480ee83cd310",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+}
+# sha256 of each file in the archive; the last one is the test set.
+_CIFAR10 = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+
+DATASETS: dict[str, Callable[[Path], Dataset]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "cifar10": cifar10,
+}
+"""The data sets by name: functions of the folder that has them."""

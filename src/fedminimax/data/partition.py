@@ -1,0 +1,265 @@
+"""Who holds what: ways to divide the examples of a data set among clients.
+
+Each function returns the *owner index*, an int32 array with owner[j] the client that holds example j, or -1 where example
+j was removed. Clients are numbered from 0. The same arguments, seed included, give the same division.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedminimax.errors import InputError
+
+Owner = npt.NDArray[np.int32]
+"""The client of each example, or -1 for an example that was removed."""
+
+# After this many draws that leave some client short, examples are moved to it instead: with small alpha and many clients
+# a draw that gives every client enough may be too rare to wait for.
+_DRAWS = 10
+
+
+def iid(n_or_labels: Any, clients: int, seed: int = 0) -> Owner:
+    """Random equal parts: every client's data look alike.
+
+    Args:
+        n_or_labels: the number of examples, or their labels, of which only the number is used.
+        clients: number of clients.
+        seed: seed of the shuffle.
+
+    Returns:
+        The owner index; sizes differ by at most 1.
+    """
+    count = _integer("n_or_labels", n_or_labels, 1) if np.ndim(n_or_labels) == 0 else len(_labels(n_or_labels))
+    clients = _clients(clients, count)
+    return _deal(_generator(seed).permutation(count), clients)
+
+
+def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int = 0, min_size: int = 1) -> Owner:
+    """Each class is shared among the clients in Dirichlet(alpha) proportions: the smaller alpha, the less alike.
+
+    For each class c, q_c ~ Dirichlet(alpha, ..., alpha) over the clients, and client m gets the share q_cm of the examples
+    of c. A division that leaves a client with fewer than ``min_size`` examples is drawn again a few times; after that, the
+    largest clients give some of their examples, chosen at random, to the clients that are short.
+
+    Args:
+        labels: the class of each example.
+        clients: number of clients.
+        alpha: concentration, > 0; 0.1 is very uneven, 100 is close to IID.
+        seed: seed of the proportions and of the shuffle.
+        min_size: the least number of examples that any client gets.
+
+    Returns:
+        The owner index.
+
+    References:
+        Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for federated visual classification,
+        2019.
+    """
+    labels = _labels(labels)
+    clients = _clients(clients, len(labels))
+    min_size = _integer("min_size", min_size, 0)
+    if not 0 < _real(alpha) < np.inf:
+        raise InputError(f"alpha is {alpha!r}: give a positive number, such as 0.5.")
+    if clients * min_size > len(labels):
+        raise InputError(
+            f"{clients} clients with at least {min_size} examples each need {clients * min_size} examples and there are "
+            f"{len(labels)}: lower clients or min_size."
+        )
+    generator = _generator(seed)
+    # Shuffled, then sorted by class: each class is a run, which its proportions cut into one piece a client.
+    order = generator.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.unique(labels, return_counts=True)[1]
+    owner = np.empty(len(labels), np.int32)
+    for _ in range(_DRAWS):
+        shares = generator.dirichlet(np.full(clients, _real(alpha)), size=len(sizes))
+        cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
+        cuts[:, -1] = sizes  # the cumulative sum may end at 1 minus rounding
+        pieces = np.diff(cuts, axis=1, prepend=0)
+        owner[order] = np.repeat(np.tile(np.arange(clients), len(sizes)), pieces.ravel())
+        if np.bincount(owner, minlength=clients).min() >= min_size:
+            return owner
+    return _fill(owner, clients, min_size, generator)
+
+
+def by_class(labels: npt.ArrayLike, clients: int, seed: int = 0) -> Owner:
+    """Sorted by class and cut into equal parts: each client holds one class, or few.
+
+    With 10 equally large classes and 500 clients every client has exactly one class, and every class 50 clients.
+
+    Args:
+        labels: the class of each example.
+        clients: number of clients.
+        seed: seed of the shuffle within each class.
+
+    Returns:
+        The owner index; sizes differ by at most 1.
+    """
+    labels = _labels(labels)
+    clients = _clients(clients, len(labels))
+    order = _generator(seed).permutation(len(labels))
+    return _deal(order[np.argsort(labels[order], kind="stable")], clients)
+
+
+def major_class(labels: npt.ArrayLike, clients: int, share: float = 0.25, seed: int = 0) -> Owner:
+    """A share of each client's data is from one class, its major class, and the rest is IID.
+
+    Of C classes, client m has major class number m mod C. It gets ``share`` of its examples from that class, and the rest
+    at random from what is left when every client has had its share (so a few of these may be of its major class too).
+    Where a class has too few examples for all the clients that have it as major class, they get equal parts of it.
+
+    Args:
+        labels: the class of each example.
+        clients: number of clients.
+        share: the share of the major class, in [0, 1].
+        seed: seed of the shuffle.
+
+    Returns:
+        The owner index; sizes differ by at most 1.
+    """
+    labels = _labels(labels)
+    clients = _clients(clients, len(labels))
+    share = _share("share", share)
+    generator = _generator(seed)
+    sizes = _equal_sizes(len(labels), clients)
+    quota = np.rint(share * sizes).astype(np.int64)
+    owner = np.full(len(labels), -1, np.int32)
+    classes = np.unique(labels)
+    for number, label in enumerate(classes[:clients]):
+        members = np.arange(number, clients, len(classes))
+        examples = generator.permutation(np.flatnonzero(labels == label))
+        quota[members] = np.minimum(quota[members], _equal_sizes(len(examples), len(members)))
+        owner[examples[: quota[members].sum()]] = np.repeat(members, quota[members])
+    rest = generator.permutation(np.flatnonzero(owner < 0))
+    owner[rest] = np.repeat(np.arange(clients), sizes - quota)
+    return owner
+
+
+def drop_examples(owner: npt.ArrayLike, client_share: float, example_share: float, seed: int = 0) -> Owner:
+    """Remove a share of the examples of some clients, so that clients differ in size.
+
+    A client that has examples keeps at least one.
+
+    Args:
+        owner: the owner index of a division.
+        client_share: the share of the clients that lose examples, in [0, 1]; they are chosen at random.
+        example_share: the share of its examples that each of these loses, in [0, 1]; they are chosen at random.
+        seed: seed of both choices.
+
+    Returns:
+        A new owner index, -1 where an example was removed.
+    """
+    owner = np.array(_labels(owner, "owner"), np.int32)
+    client_share, example_share = _share("client_share", client_share), _share("example_share", example_share)
+    if owner.min() < -1:
+        raise InputError(f"owner has the entry {owner.min()}: give each example's client, or -1 for a removed one.")
+    generator = _generator(seed)
+    held = np.flatnonzero(owner >= 0)
+    sizes = np.bincount(owner[held])
+    chosen = generator.choice(len(sizes), round(client_share * len(sizes)), replace=False)
+    lost = np.zeros_like(sizes)
+    lost[chosen] = np.minimum(np.rint(example_share * sizes[chosen]), np.maximum(sizes[chosen] - 1, 0))
+    owner[held[_rank(owner[held], generator) < lost[owner[held]]]] = -1
+    return owner
+
+
+def _fill(owner: Owner, clients: int, min_size: int, generator: np.random.Generator) -> Owner:
+    """Move examples from the largest clients to those with fewer than ``min_size``."""
+    sizes = np.bincount(owner, minlength=clients)
+    short = np.maximum(min_size - sizes, 0)
+    # The highest level such that what lies above it is enough; the surplus over enough stays with the last givers.
+    low, high = min_size, int(sizes.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if np.maximum(sizes - middle, 0).sum() >= short.sum() else (low, middle - 1)
+    given = np.maximum(sizes - low, 0)
+    given = np.diff(np.minimum(np.cumsum(given), short.sum()), prepend=0)
+    moved = generator.permutation(np.flatnonzero(_rank(owner, generator) < given[owner]))
+    owner[moved] = np.repeat(np.arange(clients), short)
+    return owner
+
+
+def _rank(owner: Owner, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Number each client's examples 0, 1, ... in random order."""
+    order = generator.permutation(len(owner))
+    order = order[np.argsort(owner[order], kind="stable")]
+    starts = np.cumsum(np.bincount(owner)) - np.bincount(owner)
+    rank = np.empty(len(owner), np.int64)
+    rank[order] = np.arange(len(owner)) - starts[owner[order]]
+    return rank
+
+
+def _deal(order: npt.NDArray[np.int64], clients: int) -> Owner:
+    """Give the examples, in this order, to clients 0, 1, ... in equal parts."""
+    owner = np.empty(len(order), np.int32)
+    owner[order] = np.repeat(np.arange(clients), _equal_sizes(len(order), clients))
+    return owner
+
+
+def _equal_sizes(count: int, parts: int) -> npt.NDArray[np.int64]:
+    """Return ``parts`` sizes that add up to ``count`` and differ by at most 1, the larger ones first."""
+    return count // parts + (np.arange(parts) < count % parts)
+
+
+def _labels(labels: npt.ArrayLike, name: str = "labels") -> npt.NDArray[Any]:
+    """Return the labels as an array, or say what is wrong with them."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) == 0:
+        raise InputError(
+            f"{name} has shape {array.shape} and dtype {array.dtype}: give a non-empty 1-D array of integers, one for "
+            "each example."
+        )
+    return array
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    """Return the value as an int that is at least ``least``, or say what is wrong with it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InputError(f"{name} is {value!r}: give an integer of at least {least}.")
+    return number
+
+
+def _clients(clients: Any, examples: int) -> int:
+    """Return the number of clients, or say what is wrong with it."""
+    number = _integer("clients", clients, 1)
+    if number > examples:
+        raise InputError(f"{number} clients cannot share {examples} examples: lower clients to {examples} or fewer.")
+    return number
+
+
+def _share(name: str, value: Any) -> float:
+    """Return the share as a float in [0, 1], or say what is wrong with it."""
+    if not 0 <= _real(value) <= 1:
+        raise InputError(f"{name} is {value!r}: give a number between 0 and 1.")
+    return _real(value)
+
+
+def _real(value: Any) -> float:
+    """Return the value as a float, not a number where it is none, so that every comparison with it fails."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    """Return the random numbers of a seed."""
+    return np.random.default_rng(_integer("seed", seed, 0))
+
+
+PARTITIONS: dict[str, Callable[..., Owner]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "by_class": by_class,
+    "major_class": major_class,
+}
+"""The divisions by name."""

@@ -1,0 +1,45 @@
+"""The contract suite's table: one row a method. Adding a method is adding its row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import fedminimax as fm
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method as the contract suite runs it: settings that are stable on every small problem."""
+
+    algorithm: Any
+    corrects_drift: bool = False  # reaches the exact saddle with constant steps and K > 1 on heterogeneous clients
+    sweeps: dict[str, list[float]] = field(default_factory=lambda: {"lr_x": [0.01, 0.02], "lr_y": [0.02, 0.01]})
+
+    @property
+    def name(self) -> str:
+        solver = getattr(self.algorithm, "solver", None)
+        extra = "-momentum" if getattr(self.algorithm, "momentum", None) is not None else ""
+        extra += "" if solver is None or type(solver).__name__ in ("Plain", "Momentum") else f"-{type(solver).__name__}"
+        steps = getattr(self.algorithm, "local_steps", 1)
+        return type(self.algorithm).__name__ + extra + ("" if isinstance(steps, int) else f"-{type(steps).__name__}")
+
+
+_common: dict[str, Any] = {"lr_x": 0.02, "lr_y": 0.02}
+_local: dict[str, Any] = {**_common, "local_steps": 3, "batch_size": 4, "cohort_size": 3}
+
+ROSTER = [
+    Row(fm.LocalSGDA(**_local)),
+    Row(fm.LocalSGDA(**_local, momentum=0.5)),
+    Row(fm.LocalSGDAPlus(**_local, snapshot_every=2)),
+    Row(fm.LocalSGDAPlus(**_local, snapshot_every=2, momentum=0.5)),
+    Row(fm.FSGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
+    Row(fm.SAGDA(**_local, server_lr_x=1.5, server_lr_y=0.5), corrects_drift=True),
+    Row(fm.ParallelSGDA(**_common, batch_size=4, cohort_size=3), corrects_drift=True),
+    Row(fm.FessGDA(**_local, server_lr_x=1.5, server_lr_y=0.5, p=0.5, beta=0.3)),
+    Row(fm.FedNormSGDA(**{**_local, "local_steps": fm.UniformSteps(2, 5)}, server_lr_x=1.5)),
+    Row(fm.FedNormSGDA(**_local, solver=fm.Momentum(0.5))),
+    Row(fm.FedNormSGDA(**_local, solver=fm.Proximal(0.3))),
+    Row(fm.FedNormSGDA(**_local, solver=fm.Weighted((1.0, 0.5, 0.25)))),
+    Row(fm.FedNormSGDAPlus(**{**_local, "local_steps": fm.UniformSteps(1, 2, unit="epochs")}, snapshot_every=3)),
+]

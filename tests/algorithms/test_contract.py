@@ -1,0 +1,189 @@
+"""What every method must do, on every small problem, strategy and engine. A new method adds a row to roster.py, nothing here."""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedminimax as fm
+from fedminimax.algorithms import ALGORITHMS
+from fedminimax.data import ClientData
+from fedminimax.engines import wire
+
+sys.path.insert(0, str(Path(__file__).parent))
+from roster import ROSTER
+
+ROUNDS = 4
+every_method = pytest.mark.parametrize("row", ROSTER, ids=lambda row: row.name)
+
+
+def tasks():
+    """Return the ready-made small problems, with clients of unequal size where the problem has examples."""
+    yield fm.problems.quadratic(5, examples=6, noise=0.3, weights=[1, 2, 3, 4, 5])
+    yield fm.problems.wgan(0.01, clients=5, examples=100)
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    fields = {"inputs": rng.normal(size=(60, 4)) + labels[:, None], "labels": labels.astype(np.int32)}
+    clients = ClientData.from_owner(fields, np.repeat(np.arange(5), [5, 8, 12, 15, 20]))
+    model = fm.models.Logistic(3)
+    yield fm.Task(fm.problems.fair_classification(model, clients, 3, penalty=0.1), clients)
+
+
+@pytest.fixture(params=range(3), ids=["quadratic", "wgan", "fair"])
+def task(request, x64):
+    return list(tasks())[request.param]
+
+
+def close(a, b, tolerance=1e-10):
+    for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(p), np.asarray(q), rtol=tolerance, atol=tolerance)
+
+
+def go(task, algorithm, **options):
+    return fm.run(task.problem, task.clients, algorithm, **{"rounds": ROUNDS, "seed": 3, **options})
+
+
+def test_every_method_has_a_row():
+    rows = {type(row.algorithm).__name__ for row in ROSTER}
+    constructors = {name for name, cls in ALGORITHMS.items() if not isinstance(cls, type)}
+    assert rows == set(ALGORITHMS) - constructors
+
+
+@every_method
+def test_strategies_devices_and_engines_give_one_trajectory(row, task):
+    reference = go(task, row.algorithm, strategy="map", devices=1)
+    moved = [np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in zip(
+        jax.tree.leaves(reference.state), jax.tree.leaves(row.algorithm.init(task.problem)), strict=True)]  # fmt: skip
+    assert max(moved) > 1e-4, "a method that does not move proves nothing"
+    for options in (
+        {"strategy": "vmap", "devices": 1},
+        {"strategy": 2, "devices": 1},
+        {"strategy": "vmap", "devices": 2},
+        {"strategy": "map", "devices": 2},
+        {"engine": "isolated"},
+    ):
+        other = go(task, row.algorithm, **options)
+        close(reference.state, other.state)
+        assert {k: v.tolist() for k, v in reference.costs.items()} == {k: v.tolist() for k, v in other.costs.items()}
+
+
+@every_method
+def test_seeds_reproduce_bit_for_bit_and_matter(row, task):
+    first, again, other = (go(task, row.algorithm, seed=s) for s in (1, 1, 2))
+    for a, b in zip(jax.tree.leaves(first.state), jax.tree.leaves(again.state), strict=True):
+        assert np.array_equal(a, b)
+    assert any(not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first.x), jax.tree.leaves(other.x), strict=True))
+
+
+@every_method
+def test_runs_continue_exactly(row, task):
+    whole = go(task, row.algorithm)
+    half = go(task, row.algorithm, rounds=2)
+    rest = go(task, row.algorithm, rounds=2, seed=99, start=half)
+    close(whole.state, rest.state, 0)
+    assert rest.rounds == ROUNDS
+    assert {k: v.tolist() for k, v in whole.costs.items()} == {k: v.tolist() for k, v in rest.costs.items()}
+
+
+@every_method
+def test_state_is_a_pytree_with_the_players_that_can_be_sent(row, task):
+    state = row.algorithm.init(task.problem)
+    assert jax.tree.structure(state.x) == jax.tree.structure(task.problem.x0)
+    assert jax.tree.structure(state.y) == jax.tree.structure(task.problem.y0)
+    back = wire.decode(wire.encode(jax.tree.map(np.asarray, state)))
+    assert type(back) is type(state)
+    close(state, back, 0)
+
+
+@every_method
+def test_hyper_parameters_can_be_vmapped(row, task):
+    many = fm.sweep(
+        task.problem,
+        task.clients,
+        row.algorithm,
+        rounds=ROUNDS,
+        eval_every=2,
+        grid=row.sweeps,
+        seeds=[3, 4],
+        metrics={"x": lambda p, c, s: fm.metrics.players.norm(s.x), "y": lambda p, c, s: fm.metrics.players.norm(s.y)},
+    )
+    for k, setting in enumerate(many.settings):
+        for j, seed in enumerate(many.seeds):
+            one = go(task, row.algorithm.replace(**setting), seed=seed)
+            np.testing.assert_allclose(many.values("x")[k, j, -1], fm.metrics.players.norm(one.x), rtol=1e-10)
+            np.testing.assert_allclose(many.values("y")[k, j, -1], fm.metrics.players.norm(one.y), rtol=1e-10, atol=1e-12)
+            assert many.values("floats_up")[k, j, -1] == one.costs["floats_up"].sum()
+
+
+@every_method
+def test_schedules_act_round_by_round(row, task):
+    rates = {name: fm.Piecewise((0.03, 0.01), until=(2,)) for name in ("lr_x", "lr_y")}
+    scheduled = go(task, row.algorithm.replace(**rates))
+    first = go(task, row.algorithm.replace(lr_x=0.03, lr_y=0.03), rounds=2)
+    second = go(task, row.algorithm.replace(lr_x=0.01, lr_y=0.01), rounds=2, start=first)
+    close(scheduled.state, second.state)
+    isolated = go(task, row.algorithm.replace(**rates), engine="isolated")
+    close(scheduled.state, isolated.state)
+
+
+@every_method
+def test_points_stay_in_their_sets(row, task):
+    result = go(task, row.algorithm.replace(lr_y=1.0))
+    assert bool(task.problem.y_set.contains(result.y, tol=1e-9))
+
+
+@every_method
+def test_a_poisoned_client_never_reaches_the_model(row, x64):
+    task = fm.problems.quadratic(4, examples=6)
+    poisoned = jax.tree.map(np.array, task.clients.fields)
+    poisoned["a"][:6] = np.nan  # client 0, after validation: as if it broke while training
+    data = ClientData(poisoned, *(getattr(task.clients, n) for n in ("starts", "sizes", "smallest", "largest", "batching")))
+    algorithm = row.algorithm.replace(cohort_size=None)
+    for engine in ("simulator", "isolated"):
+        result = fm.run(task.problem, data, algorithm, rounds=3, engine=engine)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state))
+        assert result.costs["dropped"].min() >= 1
+    through = fm.run(task.problem, data, algorithm, rounds=3, guard=fm.Guard(drop_nonfinite=False))
+    assert not np.isfinite(np.asarray(jax.tree.leaves(through.x)[0])).all(), "the test must be able to fail"
+
+
+@every_method
+def test_when_nobody_answers_nothing_breaks(row, x64):
+    task = fm.problems.quadratic(4, examples=6)
+    start = row.algorithm.init(task.problem)
+    for engine in ("simulator", "isolated"):
+        silent = fm.Availability(probability=0.0)
+        result = fm.run(task.problem, task.clients, row.algorithm, rounds=2, engine=engine, availability=silent)
+        close(result.x, start.x, 0)
+        close(result.y, start.y, 0)
+        assert result.costs["floats_up"].sum() == 0
+
+
+@every_method
+def test_availability_and_traces_agree_on_both_engines(row, task):
+    chance = fm.Availability(probability=(0.9, 0.7, 0.5, 0.8, 0.6), over_invite=1.4)
+    simulated = go(task, row.algorithm, availability=chance, record=True)
+    isolated = go(task, row.algorithm, availability=chance, engine="isolated")
+    close(simulated.state, isolated.state)
+    assert {k: v.tolist() for k, v in simulated.costs.items()} == {k: v.tolist() for k, v in isolated.costs.items()}
+
+
+@every_method
+def test_a_recorded_run_replays_exactly(row, task):
+    recorded = go(task, row.algorithm, record=True)
+    replayed = go(task, row.algorithm, trace=recorded.trace)
+    close(recorded.state, replayed.state)
+    reversed_cohorts = tuple(np.asarray(c)[:, ::-1] for c in recorded.trace.cohorts)
+    close(recorded.state, go(task, row.algorithm, trace=fm.Trace(reversed_cohorts)).state)
+    others = fm.Trace(tuple((np.asarray(c) + 1) % 5 for c in recorded.trace.cohorts))
+    assert not np.allclose(jax.tree.leaves(recorded.x)[0], jax.tree.leaves(go(task, row.algorithm, trace=others).x)[0], 1e-9)
+
+
+@every_method
+def test_float32_stays_float32(row):
+    task = fm.problems.quadratic(4, examples=6)
+    result = fm.run(task.problem, task.clients, row.algorithm, rounds=2)
+    assert {leaf.dtype for leaf in jax.tree.leaves(result.state)} == {jnp.dtype("float32")}

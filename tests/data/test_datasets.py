@@ -1,0 +1,323 @@
+"""Readers on small files of the official formats, on damaged ones, without network, and on the real ones if at hand."""
+
+import gzip
+import hashlib
+import inspect
+import io
+import os
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+
+from fedminimax.data import datasets
+from fedminimax.errors import InputError
+
+REAL = Path(os.environ.get("FEDMINIMAX_DATA") or "nowhere")
+IDX_NAMES = list(datasets._MNIST)
+
+
+def idx(array):
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def cifar_record(label, image):
+    return bytes([label]) + image.transpose(2, 0, 1).tobytes()
+
+
+def sha256(contents):
+    return hashlib.sha256(contents).hexdigest()
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """No network: what requests raises when a host cannot be reached."""
+
+    def refuse(url, *args, **kwargs):
+        raise requests.exceptions.ConnectionError(f"Max retries exceeded with url: {url}\nName or service not known")
+
+    monkeypatch.setattr(requests, "get", refuse)
+
+
+@pytest.fixture
+def small_mnist(tmp_path, monkeypatch):
+    """A folder with a data set of 5 + 3 images in MNIST's files, whose checksums are taken for the published ones."""
+    generator = np.random.default_rng(0)
+    arrays = [
+        generator.integers(0, 256, (5, 28, 28), np.uint8),
+        np.array([3, 1, 4, 1, 5], np.uint8),
+        generator.integers(0, 256, (3, 28, 28), np.uint8),
+        np.array([9, 2, 6], np.uint8),
+    ]
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    checksums = {}
+    for name, array in zip(IDX_NAMES, arrays, strict=True):
+        (folder / name).write_bytes(gzip.compress(idx(array)))
+        checksums[name] = ("0" * 32, sha256(idx(array)))
+    monkeypatch.setattr(datasets, "_MNIST", checksums)
+    return tmp_path, arrays
+
+
+@pytest.fixture
+def small_cifar(monkeypatch):
+    """CIFAR-10's six files with two images each, whose checksums are taken for the published ones."""
+    generator = np.random.default_rng(1)
+    images = generator.integers(0, 256, (6, 2, 32, 32, 3), np.uint8)
+    labels = generator.integers(0, 10, (6, 2))
+    files = {
+        name: b"".join(cifar_record(label, image) for label, image in zip(labels[i], images[i], strict=True))
+        for i, name in enumerate(datasets._CIFAR10)
+    }
+    monkeypatch.setattr(datasets, "_CIFAR10", {name: sha256(contents) for name, contents in files.items()})
+    return files, images, labels
+
+
+def write_archive(path, files):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, contents in {**files, "readme.html": b"hello"}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(contents)
+            archive.addfile(member, io.BytesIO(contents))
+
+
+def test_digits_needs_no_file_and_is_stratified(offline, tmp_path):
+    data = datasets.load("digits", tmp_path)
+    assert data.name == "digits"
+    assert data.classes == 10
+    assert data.train["inputs"].shape == (1442, 64)
+    assert data.test["inputs"].shape == (355, 64)
+    for part in (data.train, data.test):
+        assert part["inputs"].dtype == np.float32
+        assert part["labels"].dtype == np.int32
+        assert part["inputs"].min() == 0
+        assert part["inputs"].max() == 1
+    shares = np.bincount(data.test["labels"]) / np.bincount(np.concatenate([data.train["labels"], data.test["labels"]]))
+    assert np.all(np.abs(shares - 0.2) < 0.01)
+
+
+def test_digits_is_the_same_every_time_and_divides_scikit_learns_set():
+    first, second = datasets.load("digits"), datasets.load("digits")
+    assert np.array_equal(first.train["inputs"], second.train["inputs"])
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    both = np.concatenate([first.train["inputs"], first.test["inputs"]]) * 16
+    both = np.column_stack([both, np.concatenate([first.train["labels"], first.test["labels"]])])
+    original = np.column_stack([pixels, labels])
+    assert np.array_equal(both[np.lexsort(both.T)], original[np.lexsort(original.T)])
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 28, 28)])
+def test_parse_idx(shape):
+    array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    parsed = datasets.parse_idx(idx(array), "file")
+    assert parsed.dtype == np.uint8
+    assert np.array_equal(parsed, array)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda c: c[:-1], "announces 6 entries, (2, 3), and has 5"),
+        (lambda c: c + b"\x00", "announces 6 entries, (2, 3), and has 7"),
+        (lambda c: b"\x00\x00\x0d" + c[3:], "not an IDX file of unsigned bytes"),
+        (lambda c: b"\x1f\x8b" + c[2:], "not an IDX file of unsigned bytes"),
+        (lambda c: c[:9], "not an IDX file of unsigned bytes"),
+        (lambda c: c[:3] + b"\x00" + c[4:], "not an IDX file of unsigned bytes"),
+        (lambda c: b"", "not an IDX file of unsigned bytes"),
+        (lambda c: c[:4] + b"\xff" * 8 + c[12:], "(4294967295, 4294967295)"),
+    ],
+)
+def test_parse_idx_names_the_damaged_file(damage, message):
+    contents = idx(np.arange(6, dtype=np.uint8).reshape(2, 3))
+    with pytest.raises(InputError) as error:
+        datasets.parse_idx(damage(contents), "some-file")
+    assert str(error.value).startswith("some-file")
+    assert message in str(error.value)
+
+
+def test_mnist_from_its_files(small_mnist):
+    folder, (train_images, train_labels, test_images, test_labels) = small_mnist
+    data = datasets.load("mnist", folder)
+    assert data.train["inputs"].shape == (5, 28, 28, 1)
+    assert data.train["inputs"].dtype == np.float32
+    assert np.array_equal(np.rint(data.train["inputs"][..., 0] * 255), train_images)
+    assert np.array_equal(np.rint(data.test["inputs"][..., 0] * 255), test_images)
+    assert data.train["inputs"].max() <= 1
+    assert data.train["labels"].dtype == np.int32
+    assert np.array_equal(data.train["labels"], train_labels)
+    assert np.array_equal(data.test["labels"], test_labels)
+
+
+def test_folder_from_the_environment(small_mnist, monkeypatch):
+    folder, arrays = small_mnist
+    monkeypatch.setenv("FEDMINIMAX_DATA", str(folder))
+    assert np.array_equal(datasets.load("mnist").train["labels"], arrays[1])
+
+
+def test_fashion_mnist_has_its_own_folder_and_two_spellings(small_mnist, monkeypatch):
+    folder, arrays = small_mnist
+    (folder / "mnist").rename(folder / "fashion-mnist")
+    monkeypatch.setattr(datasets, "_FASHION_MNIST", datasets._MNIST)
+    for name in ("fashion_mnist", "fashion-mnist"):
+        data = datasets.load(name, folder)
+        assert data.name == "fashion_mnist"
+        assert np.array_equal(data.train["labels"], arrays[1])
+
+
+def test_other_contents_of_the_right_form_are_refused(small_mnist):
+    folder, arrays = small_mnist
+    path = folder / "mnist" / IDX_NAMES[1]
+    path.write_bytes(gzip.compress(idx(arrays[1][::-1].copy())))
+    with pytest.raises(InputError, match="does not have the published contents") as error:
+        datasets.load("mnist", folder)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[:-20], lambda c: b"junk", lambda c: b"", lambda c: c[:40] + b"~" * 9])
+def test_damaged_gzip_is_named(small_mnist, damage):
+    folder, _ = small_mnist
+    path = folder / "mnist" / IDX_NAMES[0]
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError) as error:
+        datasets.load("mnist", folder)
+    assert str(path) in str(error.value)
+    assert "downloaded again" in str(error.value)
+
+
+def test_without_file_and_network_one_sentence_says_what_is_missing(offline, tmp_path):
+    for name, file in [("mnist", IDX_NAMES[0]), ("cifar10", "cifar-10-binary.tar.gz")]:
+        with pytest.raises(InputError) as error:
+            datasets.load(name, tmp_path)
+        message = str(error.value)
+        assert message.startswith(file)
+        assert str(tmp_path / name) in message
+        assert "FEDMINIMAX_DATA" in message
+        assert "\n" not in message
+
+
+def test_missing_files_are_downloaded_with_their_checksum(small_mnist, monkeypatch):
+    folder, arrays = small_mnist
+    official = {name: (folder / "mnist" / name).read_bytes() for name in IDX_NAMES}
+    (folder / "mnist" / IDX_NAMES[3]).unlink()
+    asked = []
+
+    def retrieve(url, known_hash, fname, path, **kwargs):
+        asked.append((url, known_hash))
+        (path / fname).write_bytes(official[fname])
+
+    monkeypatch.setattr(datasets.pooch, "retrieve", retrieve)
+    assert np.array_equal(datasets.load("mnist", folder).test["labels"], arrays[3])
+    assert asked == [(f"https://storage.googleapis.com/cvdf-datasets/mnist/{IDX_NAMES[3]}", "md5:" + "0" * 32)]
+
+
+def test_a_download_with_another_checksum_is_refused(small_mnist, monkeypatch):
+    folder, _ = small_mnist
+    path = folder / "mnist" / IDX_NAMES[3]
+    path.unlink()
+
+    def other(url, **kwargs):
+        response = requests.Response()
+        response.status_code, response.raw = 200, io.BytesIO(b"not the file")
+        return response
+
+    monkeypatch.setattr(requests, "get", other)
+    with pytest.raises(InputError, match="could not be downloaded"):
+        datasets.load("mnist", folder)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("parent", ["", "cifar10"])
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_cifar10_from_the_archive_or_its_directory(small_cifar, tmp_path, parent, unpacked):
+    files, images, labels = small_cifar
+    if unpacked:
+        folder = tmp_path / parent / "cifar-10-batches-bin"
+        folder.mkdir(parents=True)
+        for name, contents in files.items():
+            (folder / name).write_bytes(contents)
+    else:
+        write_archive(tmp_path / parent / "cifar-10-binary.tar.gz", files)
+    data = datasets.load("cifar-10", tmp_path)
+    assert data.name == "cifar10"
+    assert data.train["inputs"].shape == (10, 32, 32, 3)
+    assert data.train["inputs"].dtype == np.float32
+    assert data.train["inputs"].flags.c_contiguous
+    assert np.array_equal(np.rint(data.train["inputs"] * 255), images[:5].reshape(10, 32, 32, 3))
+    assert np.array_equal(np.rint(data.test["inputs"] * 255), images[5])
+    assert np.array_equal(data.train["labels"], labels[:5].ravel())
+    assert np.array_equal(data.test["labels"], labels[5])
+    assert data.test["labels"].dtype == np.int32
+
+
+def test_parse_cifar_batch_counts_its_records():
+    with pytest.raises(InputError, match="some-batch has 3072 bytes"):
+        datasets.parse_cifar_batch(bytes(3072), "some-batch")
+    with pytest.raises(InputError, match="some-batch has 0 bytes"):
+        datasets.parse_cifar_batch(b"", "some-batch")
+
+
+def test_damaged_cifar10_is_named(small_cifar, tmp_path):
+    files, _, _ = small_cifar
+    path = tmp_path / "cifar-10-binary.tar.gz"
+
+    def message():
+        with pytest.raises(InputError) as error:
+            datasets.load("cifar10", tmp_path)
+        return str(error.value)
+
+    write_archive(path, {**files, "data_batch_2.bin": files["data_batch_3.bin"]})
+    assert message().startswith(f"data_batch_2.bin in {path} does not have the published contents")
+    write_archive(path, {**files, "data_batch_2.bin": files["data_batch_2.bin"][:-1]})
+    assert message().startswith(f"data_batch_2.bin in {path} has 6145 bytes")
+    write_archive(path, {name: contents for name, contents in files.items() if name != "test_batch.bin"})
+    assert message().startswith(f"{path} lacks test_batch.bin")
+    write_archive(path, files)
+    path.write_bytes(path.read_bytes()[:-2000])
+    assert message().startswith(f"{path} is corrupt")
+    path.write_bytes(b"junk")
+    assert message().startswith(f"{path} is corrupt")
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(InputError) as error:
+        datasets.load("imagenet")
+    assert str(error.value) == ("There is no data set 'imagenet': choose one of digits, mnist, fashion_mnist, cifar10.")
+
+
+@pytest.mark.parametrize("name", datasets.DATASETS)
+def test_first_line_of_docstring_describes(name):
+    first = inspect.getdoc(datasets.DATASETS[name]).splitlines()[0]
+    assert "10 classes" in first
+    assert first.endswith(".")
+
+
+def real(name, *files):
+    """The name as a parameter, skipped unless one of the files is at hand."""
+    missing = not any((REAL / file).exists() for file in files)
+    return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"no {name} in the folder FEDMINIMAX_DATA"))
+
+
+@pytest.mark.parametrize(
+    "name", [real("mnist", f"mnist/{IDX_NAMES[0]}"), real("fashion_mnist", f"fashion-mnist/{IDX_NAMES[0]}")]
+)
+def test_real_idx_files(name):
+    data = datasets.load(name, REAL)
+    assert data.train["inputs"].shape == (60_000, 28, 28, 1)
+    assert data.test["inputs"].shape == (10_000, 28, 28, 1)
+    assert data.train["inputs"].max() == 1
+    means = {"mnist": 0.1307, "fashion_mnist": 0.2860}  # the means that everyone normalises with
+    assert data.train["inputs"].mean(dtype=float) == pytest.approx(means[name], abs=1e-4)
+    assert np.array_equal(np.unique(data.train["labels"]), np.arange(10))
+
+
+@pytest.mark.parametrize("name", [real("cifar10", "cifar-10-binary.tar.gz", "cifar10/cifar-10-binary.tar.gz")])
+def test_real_cifar10(name):
+    data = datasets.load(name, REAL)
+    assert np.array_equal(np.bincount(data.train["labels"]), np.full(10, 5000))
+    assert np.array_equal(np.bincount(data.test["labels"]), np.full(10, 1000))
+    means = data.train["inputs"].mean(axis=(0, 1, 2), dtype=float)
+    assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)  # red, green, blue: the planes are in order

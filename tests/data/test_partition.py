@@ -1,0 +1,197 @@
+"""Every division: complete, of the promised sizes and shares, reproducible, and clear about wrong input."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from fedminimax.data import partition
+from fedminimax.errors import InputError
+
+LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 100))
+UNEVEN = np.random.default_rng(8).permutation(np.repeat(np.arange(4), [7, 50, 113, 230]))
+
+DIVISIONS = {
+    "iid": lambda labels, clients, seed: partition.iid(labels, clients, seed),
+    "dirichlet": lambda labels, clients, seed: partition.dirichlet(labels, clients, 0.3, seed),
+    "by_class": lambda labels, clients, seed: partition.by_class(labels, clients, seed),
+    "major_class": lambda labels, clients, seed: partition.major_class(labels, clients, 0.25, seed),
+}
+
+
+def counts(labels, owner, clients):
+    """The number of examples of each class (columns) that each client (rows) holds."""
+    table = np.zeros((clients, labels.max() + 1), int)
+    np.add.at(table, (owner, labels), 1)
+    return table
+
+
+def test_table_of_divisions_is_the_registry():
+    assert set(DIVISIONS) == set(partition.PARTITIONS)
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_first_line_of_docstring_describes(name):
+    first = inspect.getdoc(partition.PARTITIONS[name]).splitlines()[0]
+    assert len(first) > 20
+    assert first.endswith(".")
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize("labels", [LABELS, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("clients", [1, 3, 37])
+def test_every_example_has_an_owner_and_every_client_an_example(name, labels, clients):
+    owner = DIVISIONS[name](labels, clients, 0)
+    assert owner.dtype == np.int32
+    assert owner.shape == labels.shape
+    assert np.array_equal(np.unique(owner), np.arange(clients))
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_seed_decides(name):
+    division = DIVISIONS[name]
+    assert np.array_equal(division(LABELS, 20, 3), division(LABELS, 20, 3))
+    assert not np.array_equal(division(LABELS, 20, 3), division(LABELS, 20, 4))
+
+
+@pytest.mark.parametrize("name", ["iid", "by_class", "major_class"])
+@pytest.mark.parametrize("labels", [LABELS, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("clients", [1, 7, 10, 33])
+def test_equal_sizes(name, labels, clients):
+    sizes = np.bincount(DIVISIONS[name](labels, clients, 1))
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_iid_takes_a_number_and_mixes_the_classes():
+    assert np.array_equal(partition.iid(1000, 10, 5), partition.iid(LABELS, 10, 5))
+    table = counts(LABELS, partition.iid(LABELS, 10, 5), 10)
+    assert table.min() >= 1
+    assert table.max() <= 25  # 10 expected; 25 is 5 standard deviations above
+
+
+def test_by_class_gives_one_class_each_when_it_divides():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 500))
+    table = counts(labels, partition.by_class(labels, 500), 500)
+    assert np.all((table > 0).sum(axis=1) == 1)
+    assert np.array_equal((table > 0).sum(axis=0), np.full(10, 50))
+
+
+def test_by_class_orders_clients_by_class_whatever_the_labels_are_called():
+    assert np.array_equal(partition.by_class([30, -5, 30, -5], 2), [1, 0, 1, 0])
+
+
+def test_dirichlet_small_alpha_is_less_alike_than_large_alpha():
+    def largest_share(alpha):
+        table = counts(LABELS, partition.dirichlet(LABELS, 10, alpha, seed=2), 10)
+        return (table / table.sum(axis=1, keepdims=True)).max(axis=1).mean()
+
+    assert largest_share(0.05) > 0.6
+    assert largest_share(1000.0) < 0.2
+
+
+def test_dirichlet_class_shares_are_the_drawn_proportions():
+    # One class, min_size 0: the first draw stands, so the sizes must be its proportions, to rounding.
+    labels = np.zeros(10_000, int)
+    generator = np.random.default_rng(4)
+    generator.permutation(len(labels))
+    shares = generator.dirichlet(np.full(8, 0.5), size=1)[0]
+    sizes = np.bincount(partition.dirichlet(labels, 8, 0.5, seed=4, min_size=0), minlength=8)
+    assert np.abs(sizes - 10_000 * shares).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "alpha", "min_size"), [(50, 0.01, 1), (50, 0.01, 20), (100, 1e-6, 5), (1000, 0.1, 1), (999, 0.01, 1)]
+)
+def test_dirichlet_always_reaches_the_least_size(clients, alpha, min_size):
+    owner = partition.dirichlet(LABELS, clients, alpha, seed=0, min_size=min_size)
+    sizes = np.bincount(owner, minlength=clients)
+    assert sizes.min() >= min_size
+    assert sizes.sum() == len(LABELS)
+
+
+def test_dirichlet_takes_from_the_largest_clients_only():
+    owner = np.repeat(np.arange(4), [10, 2, 0, 6]).astype(np.int32)
+    filled = partition._fill(owner.copy(), 4, 3, np.random.default_rng(0))
+    assert np.array_equal(np.bincount(filled), [6, 3, 3, 6])
+    assert np.array_equal(filled[10:12], [1, 1])
+    assert np.array_equal(filled[12:], owner[12:])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
+def test_major_class_share(share):
+    table = counts(LABELS, partition.major_class(LABELS, 20, share, seed=3), 20)
+    own = table[np.arange(20), np.arange(20) % 10]
+    # 50 examples each; beyond the share, the IID rest brings some of the major class too.
+    assert own.min() >= round(50 * share)
+    expected = 50 * share + 50 * (1 - share) / 10
+    assert abs(own.mean() - expected) < 2.0
+    if share == 1.0:
+        assert np.all(own == 50)
+
+
+def test_major_class_shares_out_a_class_that_is_too_small():
+    owner = partition.major_class(UNEVEN, 8, 1.0, seed=0)  # 50 each; class 0 has 7 examples for clients 0 and 4
+    table = counts(UNEVEN, owner, 8)
+    assert sorted(table[[0, 4], 0]) == [3, 4]
+    assert table[[3, 7], 3].tolist() == [50, 50]
+    assert np.array_equal(table.sum(axis=1), np.full(8, 50))
+
+
+def test_major_class_with_fewer_clients_than_classes():
+    table = counts(LABELS, partition.major_class(LABELS, 3, 0.25, seed=0), 3)
+    assert np.all(np.argmax(table, axis=1) == [0, 1, 2])
+
+
+def test_drop_examples_of_some_clients():
+    owner = partition.iid(1000, 20, seed=1)
+    dropped = partition.drop_examples(owner, 0.5, 0.8, seed=2)
+    assert dropped.dtype == np.int32
+    assert sorted(np.bincount(dropped[dropped >= 0])) == [10] * 10 + [50] * 10
+    assert np.array_equal(dropped[dropped >= 0], owner[dropped >= 0])
+    assert not np.array_equal(dropped, partition.drop_examples(owner, 0.5, 0.8, seed=3))
+
+
+def test_drop_examples_leaves_one_and_keeps_what_was_removed_removed():
+    owner = np.array([0, 0, 0, -1, 1, 2, 2, -1], np.int32)
+    before = owner.copy()
+    dropped = partition.drop_examples(owner, 1.0, 1.0)
+    assert np.array_equal(owner, before)
+    assert np.array_equal(np.bincount(dropped[dropped >= 0]), [1, 1, 1])
+    assert np.all(dropped[[3, 7]] == -1)
+
+
+def test_drop_examples_of_nobody_changes_nothing():
+    owner = partition.iid(100, 5)
+    assert np.array_equal(partition.drop_examples(owner, 0.0, 1.0), owner)
+    assert np.array_equal(partition.drop_examples(owner, 1.0, 0.0), owner)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: partition.iid(10, 0), "clients is 0"),
+        (lambda: partition.iid(10, 2.5), "clients is 2.5"),
+        (lambda: partition.iid(10, 11), "11 clients cannot share 10 examples"),
+        (lambda: partition.iid(0, 1), "n_or_labels is 0"),
+        (lambda: partition.iid(10, 2, seed=-1), "seed is -1"),
+        (lambda: partition.by_class([0.0, 1.0], 2), "labels has shape (2,) and dtype float64"),
+        (lambda: partition.by_class([[0, 1]], 1), "labels has shape (1, 2)"),
+        (lambda: partition.by_class([], 1), "labels has shape (0,)"),
+        (lambda: partition.dirichlet(LABELS, 10, 0.0), "alpha is 0.0"),
+        (lambda: partition.dirichlet(LABELS, 10, float("nan")), "alpha is nan"),
+        (lambda: partition.dirichlet(LABELS, 10, float("inf")), "alpha is inf"),
+        (lambda: partition.dirichlet(LABELS, 10, None), "alpha is None"),
+        (lambda: partition.dirichlet(LABELS, 10, 1.0, min_size=101), "need 1010 examples and there are 1000"),
+        (lambda: partition.dirichlet(LABELS, 10, 1.0, min_size=-1), "min_size is -1"),
+        (lambda: partition.major_class(LABELS, 10, 1.5), "share is 1.5"),
+        (lambda: partition.drop_examples([0, 1], -0.1, 0.5), "client_share is -0.1"),
+        (lambda: partition.drop_examples([0, 1], 0.5, 2), "example_share is 2"),
+        (lambda: partition.drop_examples([0, -2], 0.5, 0.5), "owner has the entry -2"),
+        (lambda: partition.drop_examples([0.5], 0.5, 0.5), "owner has shape (1,) and dtype float64"),
+    ],
+)
+def test_wrong_input_is_named(call, message):
+    with pytest.raises(InputError) as error:
+        call()
+    assert message in str(error.value)
+    assert str(error.value).endswith(".")
