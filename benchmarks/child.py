@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from workloads import WORKLOADS, Workload
 
@@ -16,7 +16,7 @@ from workloads import WORKLOADS, Workload
 class Contender(Protocol):
     """One way to run a workload."""
 
-    versions: dict[str, str]
+    versions: ClassVar[dict[str, str]]
 
     def start(self) -> None:
         """Put the players where they start."""

@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from processes import Child, Command, block_of, interleave, machine, ratio, save
 from rich.console import Console
 from rich.table import Table
+
+from processes import Child, Command, block_of, interleave, machine, ratio, save
 
 COUNTS = (1_000, 1_000_000)
 EXAMPLES, FEATURES, CLASSES, COHORT, STEPS, BATCH = 4, 16, 10, 10, 6, 4
@@ -67,7 +68,9 @@ def _measure(options: argparse.Namespace) -> None:
         ],
     }
     save(options.results / RESULT.name, content)
-    table = Table(title=f"{content['ratio']:.2f} times as long a round with {COUNTS[1] // COUNTS[0]:,} times the clients")
+    table = Table(
+        title=f"{content['ratio']:.2f} times as long a round with {COUNTS[1] // COUNTS[0]:,} times the clients"
+    )
     for title in ("clients", "ms a round", "data, MB", "peak, MB", "of it while building, MB", "after, MB"):
         table.add_column(title, justify="right")
     for row in content["counts"]:
@@ -88,6 +91,7 @@ def _serve(count: int) -> None:
     import optax
 
     import fedminimax as fm
+    from fedminimax.engines import keys
     from fedminimax.engines.cohort import Conditions
     from fedminimax.engines.simulator import Layout, Simulator
 
@@ -111,7 +115,7 @@ def _serve(count: int) -> None:
     problem = fm.MinimaxProblem(loss, x0, jnp.full(CLASSES, 1.0 / CLASSES), y_set=fm.sets.Simplex(CLASSES))
     algorithm = fm.LocalSGDA(lr_x=0.05, lr_y=0.01, local_steps=STEPS, batch_size=BATCH, cohort_size=COHORT)
     simulator = Simulator.build(problem, algorithm, Conditions(), Layout())
-    data, key = simulator.place(clients), jax.random.key(0)
+    data, key = simulator.place(clients), keys.root(0)
     carry, now = simulator.start(algorithm, clients), 0
 
     def advance(rounds: int) -> dict[str, float]:
@@ -132,7 +136,9 @@ def _serve(count: int) -> None:
         if request == "go":
             answer(**advance(int(rounds)))
         else:
-            answer(data_bytes=size, peak_bytes=_peak() - resting, build_bytes=built - resting, after_bytes=_now() - resting)
+            answer(
+                data_bytes=size, peak_bytes=_peak() - resting, build_bytes=built - resting, after_bytes=_now() - resting
+            )
 
 
 def _peak() -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
-from child import serve
-from problems import build, mean_loss
-from workloads import Workload
 
 import fedminimax as fm
+from child import serve
+from fedminimax.engines import keys
 from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.simulator import AUTO, Simulator
 from fedminimax.run import _layout
+from problems import build, mean_loss
+from workloads import Workload
 
 ROOM = 4096
 """The most rounds of a call, as in ``run``."""
@@ -19,14 +22,14 @@ ROOM = 4096
 class Rounds:
     """fedminimax's contender."""
 
-    versions = {"fedminimax": fm.__version__, "jax": jax.__version__}
+    versions: ClassVar = {"fedminimax": fm.__version__, "jax": jax.__version__}
 
     def __init__(self, workload: Workload):
         self.problem, self.clients, self.algorithm = build(workload)
         layout = _layout(self.problem, self.clients, self.algorithm, AUTO, None)
         self.simulator = Simulator.build(self.problem, self.algorithm, Conditions(), layout)
         self.data = self.simulator.place(self.clients)
-        self.key = jax.random.key(0)
+        self.key = keys.root(0)
 
     def start(self) -> None:
         self.now = 0

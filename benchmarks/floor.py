@@ -7,14 +7,15 @@ no count of anything: what a round costs if all that were free.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from optax.projections import projection_simplex
+
 from child import serve
 from problems import build, mean_loss
-from optax.projections import projection_simplex
 from workloads import CLASSES, Workload
 
 Tree = Any
@@ -23,7 +24,7 @@ Tree = Any
 class Floor:
     """The floor's contender."""
 
-    versions = {"jax": jax.__version__}
+    versions: ClassVar = {"jax": jax.__version__}
 
     def __init__(self, workload: Workload):
         self.workload = workload

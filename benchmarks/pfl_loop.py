@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from child import serve
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -18,6 +17,8 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.version import __version__ as pfl_version
+
+from child import serve
 from torch_losses import constrained, loss, mean_loss, project_, start_x, start_y, tensors, use_threads
 from workloads import Workload
 
@@ -60,7 +61,7 @@ class DescentAscent(torch.optim.SGD):
 class PflLoop:
     """pfl's contender."""
 
-    versions = {"pfl": pfl_version, "torch": torch.__version__}
+    versions: ClassVar = {"pfl": pfl_version, "torch": torch.__version__}
 
     def __init__(self, workload: Workload):
         if workload.name not in "AB":

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from workloads import CLASSES, GAN_PENALTY, ROBUST_PENALTY, Workload
 
 import fedminimax as fm
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.models import CNN, MLP, Logistic
 from fedminimax.problems import wgan
+from workloads import CLASSES, GAN_PENALTY, ROBUST_PENALTY, Workload
 
 
 def build(workload: Workload) -> tuple[fm.MinimaxProblem, fm.ClientData, Algorithm]:

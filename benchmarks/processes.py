@@ -66,7 +66,7 @@ class Child:
 
     def __init__(self, command: Command):
         self.label = command.label
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         pin = partial(os.sched_setaffinity, 0, {command.core}) if command.threads != ALL else None
         self._process = subprocess.Popen(
             [command.python, str(HERE / command.script), *command.arguments],
@@ -97,7 +97,7 @@ class Child:
         if not line:
             self._process.wait()
             self._errors.seek(0)
-            raise Missing(f"{self.label}: {self._errors.read().strip().splitlines()[-1:] or 'ended'}")
+            raise Missing(f"{self.label}, which ended:\n{self._errors.read()[-1500:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -110,7 +110,9 @@ def block_of(child: Child, seconds: float) -> int:
     return rounds
 
 
-def interleave(children: dict[str, Child], blocks: dict[str, int], repetitions: int) -> dict[str, dict[str, list[float]]]:
+def interleave(
+    children: dict[str, Child], blocks: dict[str, int], repetitions: int
+) -> dict[str, dict[str, list[float]]]:
     """Ask everybody for a block, in a new order each time, and return the times per round of all repetitions.
 
     The others are idle meanwhile. What slows the machine for a while then slows everybody, and ratios are taken within a

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import ALL, Child, Command, Missing, block_of, interleave, machine, ratio, save
 from rich.console import Console
 from rich.table import Table
+
+from processes import ALL, Child, Command, Missing, block_of, interleave, machine, ratio, save
 from workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -95,11 +96,17 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=sorted(WORKLOADS), default=sorted(WORKLOADS))
-    parser.add_argument("--threads", choices=("1", ALL), default="1", help="one pinned thread each, or one against all cores")
+    parser.add_argument(
+        "--threads", choices=("1", ALL), default="1", help="one pinned thread each, or one against all cores"
+    )
     parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument("--block-seconds", type=float, default=1.0, help="how long a contender runs when it is its turn")
+    parser.add_argument(
+        "--block-seconds", type=float, default=1.0, help="how long a contender runs when it is its turn"
+    )
     parser.add_argument("--core", type=int, default=0, help="the core that one-thread contenders are pinned to")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a busy machine")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a busy machine"
+    )
     parser.add_argument("--contenders", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     for peer in ("torch", "pfl"):
         variable = f"BENCH_{peer.upper()}_PYTHON"
@@ -109,7 +116,9 @@ def _options() -> argparse.Namespace:
             help=f"the Python that has {peer} (or set {variable})",
         )
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown, and measure nothing")
+    parser.add_argument(
+        "--table", action="store_true", help="print what was measured, as Markdown, and measure nothing"
+    )
     options = parser.parse_args()
     if options.threads == ALL and options.clock == "cpu":
         parser.error("--threads all is about wall time: leave --clock alone.")
@@ -166,7 +175,10 @@ def _require(command: Command) -> None:
     """Raise Missing unless the contender's environment is there."""
     package = {SCRIPTS[TORCH]: "torch", SCRIPTS[PFL]: "pfl"}.get(command.script, "fedminimax")
     try:
-        found = subprocess.run([command.python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
+        found = (
+            subprocess.run([command.python, "-c", f"import {package}"], capture_output=True, check=False).returncode
+            == 0
+        )
     except OSError:
         found = False
     if not found:
@@ -223,7 +235,9 @@ def _markdown(results: Path) -> Iterator[str]:
         for letter, row in sorted(content["workloads"].items()):
             times = [_milliseconds(row["contenders"].get(c), c) for c in columns]
             shown = [r.shown(letter, row["ratios"].get(r.title)) for r in ratios]
-            missed = [r.met(letter, row["ratios"][r.title]) is False if r.title in row["ratios"] else False for r in ratios]
+            missed = [
+                r.met(letter, row["ratios"][r.title]) is False if r.title in row["ratios"] else False for r in ratios
+            ]
             cells = [f"**{cell}**" if miss else cell for cell, miss in zip(shown, missed, strict=True)]
             lines.append(_row([f"{letter}: {row['title']}", *times, *cells]))
         yield f"{_machine(content)}\n\n" + "\n".join(lines)
@@ -232,7 +246,9 @@ def _markdown(results: Path) -> Iterator[str]:
         lines = [_row(["clients", "ms a round", "data, MB", "peak, MB", "peak / data"]), _row(["---:"] * 5)]
         for row in content["counts"]:
             data, peak = row["data_bytes"] / 1e6, row["peak_bytes"] / 1e6
-            lines.append(_row([f"{row['clients']:,}", f"{row['ms']:.3g}", f"{data:.1f}", f"{peak:.1f}", f"{peak / data:.2f}"]))
+            lines.append(
+                _row([f"{row['clients']:,}", f"{row['ms']:.3g}", f"{data:.1f}", f"{peak:.1f}", f"{peak / data:.2f}"])
+            )
         lines.append(f"\nRatio of the times: {content['ratio']:.2f} (<= {content['target']:g}).")
         yield f"{_machine(content)}\n\n" + "\n".join(lines)
 
@@ -240,7 +256,8 @@ def _markdown(results: Path) -> Iterator[str]:
 def _machine(content: dict[str, Any]) -> str:
     m = content["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in m["packages"].items())
-    return f"{m['cpu']}, {m['cores']} cores, {m['system']}, Python {m['python']}, {packages}; {m['date']}; {content['clock']} time."
+    where = f"{m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, {m['system']}, Python {m['python']}, {packages}"
+    return f"{where}; {m['date']}; {content['clock']} time."
 
 
 def _row(cells: list[str]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
+
 from child import serve
 from torch_losses import Tensors, constrained, loss, mean_loss, project_, start_x, start_y, tensors, use_threads
 from workloads import Workload
@@ -11,7 +14,7 @@ from workloads import Workload
 class TorchLoop:
     """The plain loop's contender."""
 
-    versions = {"torch": torch.__version__}
+    versions: ClassVar = {"torch": torch.__version__}
 
     def __init__(self, workload: Workload):
         use_threads()

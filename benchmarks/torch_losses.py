@@ -6,6 +6,7 @@ import os
 
 import torch
 import torch.nn.functional as F
+
 from workloads import CLASSES, GAN_PENALTY, ROBUST_PENALTY, Workload
 
 Tensors = list[torch.Tensor]
@@ -32,17 +33,17 @@ def start_x(workload: Workload) -> Tensors:
     if workload.name == "D":
         return [torch.ones(2)]
     x: Tensors = []
-    images = False
+    channels = 0  # of the images that the layer takes
     for kernel, bias in workload.start_layers():
         weight = torch.from_numpy(kernel)
         if weight.ndim == 4:
             weight = weight.permute(3, 2, 0, 1)
-        elif images:  # the first layer after the images, which are flattened with the channels first here
+        elif channels:  # the first layer after the images, which are flattened with the channels first here
             side = int((len(weight) // channels) ** 0.5)
             weight = weight.view(side, side, channels, -1).permute(3, 2, 0, 1).flatten(1)
         else:
             weight = weight.T
-        images, channels = kernel.ndim == 4, len(bias)
+        channels = len(bias) if kernel.ndim == 4 else 0
         x += [weight.contiguous(), torch.from_numpy(bias)]
     return x
 

@@ -1,4 +1,7 @@
-"""The four workloads: their sizes, their data and where the players start. NumPy only, so that every contender can import it."""
+"""The four workloads: their sizes, their data and where the players start.
+
+NumPy only, so that every contender can import it.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ import pytest
 
 import fedminimax  # noqa: F401  (asks JAX for the devices before anything starts it)
 
+# Tests compile hundreds of small programs and run each for an instant.
+jax.config.update("jax_disable_most_optimizations", True)
+
 
 @pytest.fixture
 def x64():

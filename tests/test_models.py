@@ -163,6 +163,13 @@ def test_conv_max_pool_is_xlas(double, size, kernel, channels):
 
 
 @pytest.mark.parametrize("channels", [3, 8])
+def test_conv_max_pool_under_vmap_with_a_kernel_for_each_client(double, channels):
+    images, kernels = normal(3, 2, 6, 6, channels), normal(3, 3, 3, channels, 4, seed=1)
+    each = lambda x, w: jnp.stack([models.conv_max_pool(a, b) for a, b in zip(x, w, strict=True)])
+    assert_same(jax.vmap(models.conv_max_pool), each, images, kernels)
+
+
+@pytest.mark.parametrize("channels", [3, 8])
 def test_conv_max_pool_has_second_derivatives(double, channels):
     def reference(x, w):
         return native_pool(lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC))

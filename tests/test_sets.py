@@ -24,8 +24,10 @@ from fedminimax.sets import SETS, Box, CappedSimplex, Everything, L2Ball, NonNeg
 
 
 @pytest.fixture(autouse=True)
-def _both_precisions():
-    with jax.enable_x64(True):  # float32 arrays stay float32 under it
+def _precision(request):
+    """Allow float64, except in a test of float32, which runs as most users do: without."""
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    with jax.enable_x64(params.get("dtype") is not np.float32):
         yield
 
 
@@ -145,12 +147,21 @@ def test_a_cap_of_one_share_each_leaves_one_point():
     # 49 * (1 / 49) < 1 in floating point: neither an error nor anything but the uniform weights.
     w = CappedSimplex(1 / 49, size=49).project(np.random.default_rng(4).normal(size=49))
     np.testing.assert_allclose(w, np.full(49, 1 / 49), atol=1e-15)
+    low = (1 - 5e-8) / 4
+    np.testing.assert_array_equal(CappedSimplex(low).project(np.array([1.0, -2.0, 1.0, 5.0])), np.full(4, low))
 
 
 def test_a_cap_above_the_total_is_no_cap():
     v = np.array([0.3, -1.0, 2.0, 1.5])
     np.testing.assert_array_equal(CappedSimplex(7.0).project(v), Simplex().project(v))
     np.testing.assert_array_equal(CappedSimplex(7.0).linear_max(v), [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32])
+def test_differences_that_overflow_do_no_harm(dtype):
+    v = dtype([3e38, -3e38, 3e38, 1.0])
+    np.testing.assert_array_equal(Simplex().project(v), dtype([0.5, 0, 0.5, 0]))
+    np.testing.assert_allclose(CappedSimplex(0.4).project(v), [0.4, 0, 0.4, 0.2], rtol=1e-6)
 
 
 def test_minus_infinity_masks_an_entry_and_nan_stays_visible():
@@ -327,11 +338,19 @@ def test_contains_tells_inside_from_outside(name, dtype, tol):
     outside = np.concatenate(
         [
             u - 3.1 * (1 + np.abs(u)),
-            np.full((1, dimension(name)), -1e30),
+            np.full((1, dimension(name)), -3e38),
             np.full((1, dimension(name)), np.nan),
         ]
     )
     assert ask(name, outside, dtype, tol).inside.any() == isinstance(CASES[name].set, Everything)
+
+
+@pytest.mark.parametrize("dtype", [np.float32])
+def test_contains_allows_for_rounding_in_large_sets(dtype):
+    v = np.random.default_rng(8).normal(size=1000).astype(dtype) * 1e6
+    inside = jax.jit(lambda v: L2Ball(1e4).contains(L2Ball(1e4).project(v)))
+    assert inside(v)
+    assert not jax.jit(NonNegative().contains)(dtype([-3e38] * 5))  # whose norm is inf, in any set's units
 
 
 def test_contains_is_as_strict_as_its_tolerance():
@@ -500,6 +519,7 @@ def test_ball_projection_neither_overflows_nor_moves_the_inside(dtype, tol):
     assert relative_error(project(v), expected) <= tol
     np.testing.assert_array_equal(np.asarray(project(v))[[2, 3, 5]], v[[2, 3, 5]])
     np.testing.assert_allclose(L2Ball(1e-25).project(dtype([3e-20, 4e-20])), [6e-26, 8e-26], rtol=tol)
+    assert not jax.grad(lambda v: L2Ball(0.0, 0.5).project(v)[0])(dtype([0.5, 0.5])).any()
     off_centre = dtype([0.1, 0.7])
     np.testing.assert_array_equal(L2Ball(1.0, center=0.3).project(off_centre), off_centre)
 

@@ -266,18 +266,15 @@ class L2Ball(Set):
     def project(self, tree: Tree) -> Tree:
         """Return c + (v - c) min(1, radius / ||v - c||)."""
         self._require(tree)
-        tree, center = _arrays(tree), self.center or 0.0
-        if self.radius == 0:
-            return jax.tree.map(lambda leaf: jnp.full_like(leaf, center), tree)
+        center = self.center or 0.0
         offset = jax.tree.map(lambda leaf: leaf - center, _lift(tree))
-        # optax squares the entries, which overflows in float32 from 1e19 on. A power of two costs no rounding.
-        unit = _power_of_two(jnp.maximum(_largest(offset), self.radius))
-        offset = jax.tree.map(lambda leaf: leaf / unit, offset)
-        nearest = projections.projection_l2_ball(offset, self.radius / unit)
-        inside = _norm(offset) <= self.radius / unit
-        # A point that is inside already stays as it is, to the last bit, whatever subtracting the center rounds off.
+        inside = _norm(offset) < self.radius
+        # optax scales v - c by radius / ||v - c||: the norm overflows in float32 from 1e19 on, and the ratio vanishes.
+        # Here the direction is found first, and a point that is inside stays as it is, to the last bit.
         return jax.tree.map(
-            lambda leaf, near: jnp.where(inside, leaf, (center + unit * near).astype(leaf.dtype)), tree, nearest
+            lambda leaf, part: jnp.where(inside, leaf, (center + self.radius * part).astype(leaf.dtype)),
+            _arrays(tree),
+            _direction(offset),
         )
 
     def diameter(self, like: Tree | None = None) -> float:
@@ -287,20 +284,16 @@ class L2Ball(Set):
     def linear_max(self, gradient: Tree) -> Tree:
         """Return c + radius g / ||g||, and the center when g = 0."""
         self._require(gradient)
-        lifted, center = _lift(gradient), self.center or 0.0
-        largest = _largest(lifted)
-        unit = jnp.where(largest > 0, largest, 1.0)
-        direction = jax.tree.map(lambda leaf: leaf / unit, lifted)
-        length = jnp.maximum(_norm(direction), 1.0)  # at least 1 unless g = 0: the largest entry of g / max|g| is 1
+        center = self.center or 0.0
         return jax.tree.map(
-            lambda leaf, part: (center + self.radius * (part / length)).astype(leaf.dtype),
+            lambda leaf, part: (center + self.radius * part).astype(leaf.dtype),
             _arrays(gradient),
-            direction,
+            _direction(_lift(gradient)),
         )
 
 
 class _FixedSum(Set):
-    """What Simplex and CappedSimplex share: {w : 0 <= w_i <= cap, sum w = total}; cap = total is no cap at all."""
+    """What Simplex and CappedSimplex share: {w : 0 <= w_i <= cap, sum w = total}; from cap = total on, no cap at all."""
 
     size: int | None
     total: float
@@ -447,7 +440,7 @@ class CappedSimplex(_FixedSum):
 
     @property
     def _cap(self) -> float:
-        return min(self.cap, self.total)
+        return self.cap
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -583,8 +576,7 @@ def _project_fixed_sum_jvp(cap: float, total: float, primals: Any, tangents: Any
 
 def _threshold(u: jax.Array, k: int, cap: float, total: float) -> jax.Array:
     """Return tau with sum_i clip(u_i - tau, 0, cap) = total, for u sorted from large to small."""
-    # Entries beyond this window are at a bound for every possible tau. Bringing them in keeps u_i - cap from being
-    # rounded to u_i, and the sums below from being drowned by entries that do not matter.
+    # Entries beyond this window are at a bound for every possible tau; bringing them in leaves nothing to overflow.
     u = jnp.clip(u, u[k - 1] - cap, u[k - 1] + cap)
 
     def reached(tau: jax.Array) -> jax.Array:
@@ -675,21 +667,26 @@ def _size(tree: Tree) -> int:
     return sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(tree))
 
 
-def _largest(tree: Tree) -> jax.Array:
-    """max_i |u_i|, a constant for differentiation: it only chooses a unit."""
+def _in_units(tree: Tree) -> tuple[jax.Array, Tree, jax.Array]:
+    """A unit, the tree in this unit, and the sum of its squares, which can then neither overflow nor vanish."""
     leaves = [jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(tree)]
-    return jax.lax.stop_gradient(functools.reduce(jnp.maximum, leaves, jnp.zeros(())))
-
-
-def _power_of_two(value: jax.Array) -> jax.Array:
-    """The largest power of two that is at most the value."""
-    _, exponent = jnp.frexp(value)
-    return jnp.ldexp(jnp.ones_like(value), exponent - 1)
+    largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, leaves or [jnp.zeros(())]))
+    # XLA may multiply by 1 / unit, and flushes it to zero where it is subnormal: keep away from the ends of the range.
+    limits = jnp.finfo(largest.dtype)
+    unit = jnp.clip(largest, float(limits.tiny) ** 0.75, float(limits.max) ** 0.75)
+    scaled = jax.tree.map(lambda leaf: leaf / unit, tree)
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(scaled)]
+    return unit, scaled, functools.reduce(jnp.add, squares or [jnp.zeros(())])
 
 
 def _norm(tree: Tree) -> jax.Array:
-    """||u|| over all leaves, without overflow or underflow of the squares."""
-    largest = _largest(tree)
-    unit = jnp.where(largest > 0, largest, 1.0)
-    leaves = [jnp.sum(jnp.square(leaf / unit)) for leaf in jax.tree.leaves(tree)]
-    return unit * jnp.sqrt(functools.reduce(jnp.add, leaves, jnp.zeros(())))
+    """||u|| over all leaves."""
+    unit, _, squares = _in_units(tree)
+    return unit * jnp.sqrt(squares)
+
+
+def _direction(tree: Tree) -> Tree:
+    """u / ||u|| over all leaves, and 0 for u = 0."""
+    _, scaled, squares = _in_units(tree)
+    length = jnp.sqrt(jnp.where(squares > 0, squares, 1.0))  # inside the root, so that its derivative stays finite
+    return jax.tree.map(lambda leaf: leaf / length, scaled)

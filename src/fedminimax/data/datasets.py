@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import os
 import tarfile
 import zlib
@@ -124,10 +125,7 @@ def parse_idx(contents: bytes, name: str) -> npt.NDArray[np.uint8]:
     if contents[:3] != b"\x00\x00\x08" or axes == 0 or len(contents) < start:
         raise InputError(f"{name} is not an IDX file of unsigned bytes: remove it, and it is downloaded again.")
     shape = tuple(int(n) for n in np.frombuffer(contents, ">u4", count=axes, offset=4))
-    # as Python's integers, which do not overflow whatever a corrupt header says
-    size = 1
-    for length in shape:
-        size *= length
+    size = math.prod(shape)  # of Python's integers, which do not overflow whatever a corrupt header says
     if len(contents) != start + size:
         raise InputError(
             f"{name} announces {size} entries, {shape}, and has {len(contents) - start}: remove it, and it is downloaded again."

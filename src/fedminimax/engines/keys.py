@@ -16,13 +16,13 @@ from jax.extend.random import threefry_2x32
 Key = jax.Array
 """Two 32-bit words."""
 
-_GOLDEN = np.uint32(0x9E3779B9)
+_GOLDEN = 0x9E3779B9
 
 
 def root(seed: Any) -> Key:
     """Return the key of a seed (any integer; a traced one must fit 32 bits)."""
     if isinstance(seed, (int, np.integer)):
-        return jnp.asarray([(int(seed) >> 32) & 0xFFFFFFFF, int(seed) & 0xFFFFFFFF], jnp.uint32)
+        return jnp.asarray(np.array([(int(seed) >> 32) & 0xFFFFFFFF, int(seed) & 0xFFFFFFFF], np.uint32))
     return jnp.stack([jnp.uint32(0), jnp.asarray(seed).astype(jnp.uint32)])
 
 
@@ -47,7 +47,7 @@ def words_for(key: Key, ids: jax.Array) -> jax.Array:
 
 def variant(key: Key, number: int) -> Key:
     """Return one of a key's variants, for streams that are few and numbered at compile time: no block is spent."""
-    return key ^ jnp.stack([jnp.uint32((number * int(_GOLDEN)) & 0xFFFFFFFF), jnp.uint32(0)])
+    return key ^ np.array([(number * _GOLDEN) & 0xFFFFFFFF, 0], np.uint32)
 
 
 def uniform(bits: jax.Array) -> jax.Array:
@@ -61,4 +61,4 @@ def as_jax(key: Key) -> jax.Array:
 
 
 def _word(value: Any) -> jax.Array:
-    return jnp.asarray(value).astype(jnp.uint32)
+    return jnp.asarray(np.uint32(value) if isinstance(value, int) else value).astype(jnp.uint32)

@@ -97,22 +97,27 @@ class Simulator:
         fresh = algorithm.init(self.problem) if state is None else state
         own = algorithm.init_client(self.problem)
         spread = lambda leaf: jnp.zeros((clients.count, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
-        # A copy: the compiled rounds write over what they are given.
-        return Carry(jax.tree.map(lambda a: jnp.array(a, copy=True), fresh), jax.tree.map(spread, own))
+        return self._everywhere(Carry(jax.tree.map(jnp.asarray, fresh), jax.tree.map(spread, own)))
 
     def place(self, clients: ClientData) -> ClientData:
         """Put the data where the rounds will run, once."""
         # Aligned host arrays (as ClientData makes them) are used in place by every host device, not copied.
-        where = jax.devices()[0] if self.layout.devices == 1 else NamedSharding(self._mesh(), PartitionSpec())
-        return jax.device_put(clients, where)
+        return self._everywhere(clients)
 
     def remember(self, carry: Carry, client_states: Tree) -> Carry:
         """Give the clients the states of an earlier run."""
-        return carry._replace(client_states=jax.tree.map(jnp.asarray, client_states))
+        return carry._replace(client_states=self._everywhere(client_states))
 
     def client_states(self, carry: Carry) -> Tree:
         """Return the clients' own states, [N, ...]."""
         return jax.tree.map(np.asarray, carry.client_states)
+
+    def _everywhere(self, tree: Tree) -> Tree:
+        """Put a tree on every device. What stays on one would be sent to the others, and compiled for, at each call."""
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+            return tree
+        where = jax.devices()[0] if self.layout.devices == 1 else NamedSharding(self._mesh(), PartitionSpec())
+        return jax.device_put(tree, where)
 
     def _mesh(self) -> Mesh:
         return Mesh(np.asarray(jax.devices()[: self.layout.devices]), (_AXIS,))
@@ -129,7 +134,7 @@ class Simulator:
         length: int | None = None,
     ) -> tuple[Carry, Progress]:
         """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) share a program."""
-        weights = jnp.asarray(self.problem.client_weights(clients), float)
+        weights = self._everywhere(np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype))
         length = rounds if length is None else length
         carry, progress = self._advance(algorithm, clients, weights, key, carry, first, rounds, trace, length=length)
         return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
