@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from workloads import WORKLOADS, Workload
@@ -31,8 +32,8 @@ class Contender(Protocol):
 def serve(build: Callable[[Workload], Contender]) -> None:
     """Answer the parent's requests, one line of JSON each, until there are no more.
 
-    ``go N``: run N rounds; seconds of wall and processor time, per round. ``check N``: the loss at the start and after N
-    rounds from there.
+    ``go N``: run N rounds; seconds of wall and processor time, per round. ``check N``: the loss at the start and after
+    N rounds from there.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=sorted(WORKLOADS))
@@ -46,13 +47,13 @@ def serve(build: Callable[[Workload], Contender]) -> None:
 
     contender = build(workload)
     contender.start()
-    first = _timed(contender, 1)
-    again = _timed(contender, 1)
+    first = timed(contender.advance, 1)
+    again = timed(contender.advance, 1)
     answer(versions=contender.versions, warm_up=max(0.0, first["wall"] - again["wall"]))
     for line in sys.stdin:
         request, count = line.split()
         if request == "go":
-            answer(**_timed(contender, int(count)))
+            answer(**timed(contender.advance, int(count)))
         elif request == "check":
             contender.start()
             before = contender.loss()
@@ -62,7 +63,14 @@ def serve(build: Callable[[Workload], Contender]) -> None:
             raise ValueError(f"Unknown request {line!r}.")
 
 
-def _timed(contender: Contender, rounds: int) -> dict[str, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    contender.advance(rounds)
-    return {"wall": (time.perf_counter() - wall) / rounds, "cpu": (time.process_time() - cpu) / rounds}
+def timed(run: Callable[[int], Any], rounds: int) -> dict[str, float]:
+    """Return the seconds of wall and processor time per round, and how much of the wall time threads waited for a core."""
+    wall, cpu, waited = time.perf_counter(), time.process_time(), _waited()
+    run(rounds)
+    wall, cpu, waited = time.perf_counter() - wall, time.process_time() - cpu, _waited() - waited
+    return {"wall": wall / rounds, "cpu": cpu / rounds, "waiting": waited / wall}
+
+
+def _waited() -> float:
+    """The seconds that this process's threads could have run and had no core, so far (0 where Linux does not say)."""
+    return sum(int(task.read_text().split()[1]) for task in Path("/proc/self/task").glob("*/schedstat")) / 1e9

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from processes import Child, Command, block_of, interleave, machine, ratio, save
+from child import timed
+from processes import MOST_ROUNDS, Child, Command, block_of, interleave, machine, ratio, save
 
 COUNTS = (1_000, 1_000_000)
 EXAMPLES, FEATURES, CLASSES, COHORT, STEPS, BATCH = 4, 16, 10, 10, 6, 4
@@ -41,6 +40,7 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace) -> None:
+    where = machine()
     with ExitStack() as stack:
         children = {}
         for count in COUNTS:
@@ -52,11 +52,14 @@ def _measure(options: argparse.Namespace) -> None:
         times = interleave(children, blocks, options.repetitions)
         memory = {label: child.ask("memory 0") for label, child in children.items()}
     few, many = (times[label][options.clock] for label in children)
+    small, large = (memory[label] for label in children)
+    more_data = large["data_bytes"] - small["data_bytes"]
     content = {
-        "machine": machine(),
+        "machine": where,
         "clock": options.clock,
         "ratio": ratio(many, few),
         "target": TARGET,
+        "memory_per_data": (large["running_bytes"] - small["running_bytes"]) / more_data,
         "counts": [
             {
                 "clients": count,
@@ -68,15 +71,16 @@ def _measure(options: argparse.Namespace) -> None:
         ],
     }
     save(options.results / RESULT.name, content)
-    table = Table(
-        title=f"{content['ratio']:.2f} times as long a round with {COUNTS[1] // COUNTS[0]:,} times the clients"
-    )
-    for title in ("clients", "ms a round", "data, MB", "peak, MB", "of it while building, MB", "after, MB"):
+    table = Table(title=f"{content['ratio']:.2f} times as long a round with {COUNTS[1] // COUNTS[0]:,} times the clients")
+    for title in ("clients", "ms a round", "data, MB", "peak while building, MB", "peak while running, MB"):
         table.add_column(title, justify="right")
     for row in content["counts"]:
-        memories = [f"{row[name] / 1e6:.1f}" for name in ("data_bytes", "peak_bytes", "build_bytes", "after_bytes")]
+        memories = [f"{row[name] / 1e6:.1f}" for name in ("data_bytes", "building_bytes", "running_bytes")]
         table.add_row(f"{row['clients']:,}", f"{row['ms']:.3g}", *memories)
-    table.caption = f"target: at most {TARGET:g}; memory beyond that of Python with JAX started"
+    table.caption = (
+        f"target: at most {TARGET:g} times; memory beyond that of Python with JAX started. Running, "
+        f"{content['memory_per_data']:.2f} bytes more for each byte more of data."
+    )
     Console().print(table)
 
 
@@ -111,6 +115,7 @@ def _serve(count: int) -> None:
     size = sum(a.nbytes for a in fields.values())
     del fields
     built = _peak()
+    _forget_peak()
     x0 = {"w": jnp.zeros((FEATURES, CLASSES)), "b": jnp.zeros(CLASSES)}
     problem = fm.MinimaxProblem(loss, x0, jnp.full(CLASSES, 1.0 / CLASSES), y_set=fm.sets.Simplex(CLASSES))
     algorithm = fm.LocalSGDA(lr_x=0.05, lr_y=0.01, local_steps=STEPS, batch_size=BATCH, cohort_size=COHORT)
@@ -118,13 +123,11 @@ def _serve(count: int) -> None:
     data, key = simulator.place(clients), keys.root(0)
     carry, now = simulator.start(algorithm, clients), 0
 
-    def advance(rounds: int) -> dict[str, float]:
+    def advance(rounds: int) -> None:
         nonlocal carry, now
-        wall, cpu = time.perf_counter(), time.process_time()
-        carry, _ = simulator.advance(algorithm, data, key, carry, now, rounds, length=4096)
+        carry, _ = simulator.advance(algorithm, data, key, carry, now, rounds, length=MOST_ROUNDS)
         jax.block_until_ready(carry)
         now += rounds
-        return {"wall": (time.perf_counter() - wall) / rounds, "cpu": (time.process_time() - cpu) / rounds}
 
     def answer(**values: Any) -> None:
         print(json.dumps(values), file=answers, flush=True)
@@ -134,22 +137,20 @@ def _serve(count: int) -> None:
     for line in sys.stdin:
         request, rounds = line.split()
         if request == "go":
-            answer(**advance(int(rounds)))
+            answer(**timed(advance, int(rounds)))
         else:
-            answer(
-                data_bytes=size, peak_bytes=_peak() - resting, build_bytes=built - resting, after_bytes=_now() - resting
-            )
+            answer(data_bytes=size, building_bytes=built - resting, running_bytes=_peak() - resting)
 
 
 def _peak() -> int:
-    """The most memory so far, in bytes (Linux counts in kilobytes)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory since the start or the last :func:`_forget_peak`, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _now() -> int:
-    """The present memory, in bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+def _forget_peak() -> None:
+    """Begin anew to note the most memory."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The floor: the same gradient steps and the same averaging in bare JAX, and nothing else.
 
 A step is a gradient, a step along it and, where y is on the simplex, the projection (optax's). The batches are fixed
-arrays, gathered beforehand. There is no sampling, no randomness, no server step but the average, no check of any reply and
-no count of anything: what a round costs if all that were free.
+arrays, gathered beforehand. There is no sampling, no randomness, no server step but the average, no check of any reply
+and no count of anything: what a round costs if all that were free.
 """
 
 from __future__ import annotations

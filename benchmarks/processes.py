@@ -110,22 +110,20 @@ def block_of(child: Child, seconds: float) -> int:
     return rounds
 
 
-def interleave(
-    children: dict[str, Child], blocks: dict[str, int], repetitions: int
-) -> dict[str, dict[str, list[float]]]:
-    """Ask everybody for a block, in a new order each time, and return the times per round of all repetitions.
+def interleave(children: dict[str, Child], blocks: dict[str, int], repetitions: int) -> dict[str, dict[str, list[float]]]:
+    """Ask everybody for a block, in a new order each time, and return what each repetition took.
 
-    The others are idle meanwhile. What slows the machine for a while then slows everybody, and ratios are taken within a
-    repetition.
+    The others are idle meanwhile. What slows the machine for a while then slows everybody, and ratios are taken within
+    a repetition.
     """
     order, shuffle = list(children), random.Random(0).shuffle
-    times: dict[str, dict[str, list[float]]] = {label: {"wall": [], "cpu": []} for label in children}
+    times: dict[str, dict[str, list[float]]] = {label: {"wall": [], "cpu": [], "waiting": []} for label in children}
     for _ in range(repetitions):
         shuffle(order)
         for label in order:
             answer = children[label].ask(f"go {blocks[label]}")
-            for clock in ("wall", "cpu"):
-                times[label][clock].append(answer[clock])
+            for name, values in times[label].items():
+                values.append(answer[name])
     return times
 
 

@@ -25,8 +25,8 @@ ONE_THREAD, ALL_CORES, CLIENTS = "one-thread.json", "all-cores.json", "clients.j
 FEDMINIMAX, FLOOR, TORCH, PFL = "fedminimax", "floor", "PyTorch", "pfl"
 SPLIT = "fedminimax, all cores"
 SCRIPTS = {FEDMINIMAX: "fedminimax_rounds.py", FLOOR: "floor.py", TORCH: "torch_loop.py", PFL: "pfl_loop.py"}
-SHARED_CORE = 0.95
-"""Below this share of processor time in wall time, a pinned contender did not have its core to itself."""
+DISTURBED = 0.05
+"""Above this share of the wall time spent waiting for a core, somebody else was using it."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +96,11 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=sorted(WORKLOADS), default=sorted(WORKLOADS))
-    parser.add_argument(
-        "--threads", choices=("1", ALL), default="1", help="one pinned thread each, or one against all cores"
-    )
+    parser.add_argument("--threads", choices=("1", ALL), default="1", help="one pinned thread each, or one against all cores")
     parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument(
-        "--block-seconds", type=float, default=1.0, help="how long a contender runs when it is its turn"
-    )
+    parser.add_argument("--block-seconds", type=float, default=1.0, help="how long a contender runs when it is its turn")
     parser.add_argument("--core", type=int, default=0, help="the core that one-thread contenders are pinned to")
-    parser.add_argument(
-        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a busy machine"
-    )
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a busy machine")
     parser.add_argument("--contenders", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     for peer in ("torch", "pfl"):
         variable = f"BENCH_{peer.upper()}_PYTHON"
@@ -116,9 +110,7 @@ def _options() -> argparse.Namespace:
             help=f"the Python that has {peer} (or set {variable})",
         )
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--table", action="store_true", help="print what was measured, as Markdown, and measure nothing"
-    )
+    parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown, and measure nothing")
     options = parser.parse_args()
     if options.threads == ALL and options.clock == "cpu":
         parser.error("--threads all is about wall time: leave --clock alone.")
@@ -154,7 +146,7 @@ def _measure(workload: Workload, name: str, options: argparse.Namespace, console
     contenders = {
         label: {
             "ms": 1000 * statistics.median(times[label][options.clock]),
-            "share_of_core": statistics.median(times[label]["cpu"]) / statistics.median(times[label]["wall"]),
+            "waiting": statistics.median(times[label].pop("waiting")),
             "rounds_of_block": blocks[label],
             "warm_up_seconds": child.greeting["warm_up"],
             "versions": child.greeting["versions"],
@@ -175,10 +167,7 @@ def _require(command: Command) -> None:
     """Raise Missing unless the contender's environment is there."""
     package = {SCRIPTS[TORCH]: "torch", SCRIPTS[PFL]: "pfl"}.get(command.script, "fedminimax")
     try:
-        found = (
-            subprocess.run([command.python, "-c", f"import {package}"], capture_output=True, check=False).returncode
-            == 0
-        )
+        found = subprocess.run([command.python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
     except OSError:
         found = False
     if not found:
@@ -198,17 +187,18 @@ def _table(name: str, content: dict[str, Any]) -> Table:
             colour = {True: "[green]", False: "[red]", None: ""}[met]
             cells.append(colour + r.shown(letter, value))
         warm_up = row["contenders"].get(FEDMINIMAX, {}).get("warm_up_seconds")
-        times = [_milliseconds(row["contenders"].get(c), c) for c in columns]
+        times = [_milliseconds(row["contenders"].get(c)) for c in columns]
         table.add_row(letter, *times, *cells, "-" if warm_up is None else f"{warm_up:.1f}", _losses(row["contenders"]))
-    table.caption = "* did not have its core to itself"
+    table.caption = "* somebody else was using the core: measure again"
     return table
 
 
-def _milliseconds(contender: dict[str, Any] | None, label: str) -> str:
+def _milliseconds(contender: dict[str, Any] | None) -> str:
     if contender is None:
         return "-"
-    disturbed = label != SPLIT and contender["share_of_core"] < SHARED_CORE
-    return f"{contender['ms']:.3g}" + ("*" if disturbed else "")
+    ms = contender["ms"]
+    number = f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
+    return f"{number}*" if contender["waiting"] > DISTURBED else number
 
 
 def _losses(contenders: dict[str, Any]) -> str:
@@ -233,23 +223,23 @@ def _markdown(results: Path) -> Iterator[str]:
         header = ["ms a round", *columns, *(r.title for r in ratios)]
         lines = [_row(header), _row(["---", *(["---:"] * (len(header) - 1))])]
         for letter, row in sorted(content["workloads"].items()):
-            times = [_milliseconds(row["contenders"].get(c), c) for c in columns]
+            times = [_milliseconds(row["contenders"].get(c)) for c in columns]
             shown = [r.shown(letter, row["ratios"].get(r.title)) for r in ratios]
-            missed = [
-                r.met(letter, row["ratios"][r.title]) is False if r.title in row["ratios"] else False for r in ratios
-            ]
+            missed = [r.met(letter, row["ratios"][r.title]) is False if r.title in row["ratios"] else False for r in ratios]
             cells = [f"**{cell}**" if miss else cell for cell, miss in zip(shown, missed, strict=True)]
             lines.append(_row([f"{letter}: {row['title']}", *times, *cells]))
         yield f"{_machine(content)}\n\n" + "\n".join(lines)
     if (results / CLIENTS).exists():
         content = json.loads((results / CLIENTS).read_text())
-        lines = [_row(["clients", "ms a round", "data, MB", "peak, MB", "peak / data"]), _row(["---:"] * 5)]
+        header = ["clients", "ms a round", "data, MB", "peak while building, MB", "peak while running, MB"]
+        lines = [_row(header), _row(["---:"] * len(header))]
         for row in content["counts"]:
-            data, peak = row["data_bytes"] / 1e6, row["peak_bytes"] / 1e6
-            lines.append(
-                _row([f"{row['clients']:,}", f"{row['ms']:.3g}", f"{data:.1f}", f"{peak:.1f}", f"{peak / data:.2f}"])
-            )
-        lines.append(f"\nRatio of the times: {content['ratio']:.2f} (<= {content['target']:g}).")
+            memories = [f"{row[name] / 1e6:.0f}" for name in ("data_bytes", "building_bytes", "running_bytes")]
+            lines.append(_row([f"{row['clients']:,}", f"{row['ms']:.3g}", *memories]))
+        lines.append(
+            f"\nA round takes {content['ratio']:.2f} times as long with the more clients (<= {content['target']:g}), and a run "
+            f"{content['memory_per_data']:.2f} bytes more for each byte more of data."
+        )
         yield f"{_machine(content)}\n\n" + "\n".join(lines)
 
 

@@ -19,10 +19,8 @@ def use_threads() -> None:
 
 
 def tensors(workload: Workload) -> Batch:
-    """Return all clients' examples; images in PyTorch's order, channels first."""
+    """Return all clients' examples; images with the channels last."""
     data = {name: torch.from_numpy(array) for name, array in workload.data().items()}
-    if workload.name == "C":
-        data["inputs"] = data["inputs"].permute(0, 3, 1, 2).contiguous()
     if "labels" in data:
         data["labels"] = data["labels"].long()
     return data
@@ -37,14 +35,14 @@ def start_x(workload: Workload) -> Tensors:
     for kernel, bias in workload.start_layers():
         weight = torch.from_numpy(kernel)
         if weight.ndim == 4:
-            weight = weight.permute(3, 2, 0, 1)
+            weight = weight.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
         elif channels:  # the first layer after the images, which are flattened with the channels first here
             side = int((len(weight) // channels) ** 0.5)
-            weight = weight.view(side, side, channels, -1).permute(3, 2, 0, 1).flatten(1)
+            weight = weight.view(side, side, channels, -1).permute(3, 2, 0, 1).flatten(1).contiguous()
         else:
-            weight = weight.T
+            weight = weight.T.contiguous()
         channels = len(bias) if kernel.ndim == 4 else 0
-        x += [weight.contiguous(), torch.from_numpy(bias)]
+        x += [weight, torch.from_numpy(bias)]
     return x
 
 
@@ -93,6 +91,8 @@ def mean_loss(workload: Workload, x: Tensors, y: torch.Tensor, data: Batch, chun
 
 def _scores(x: Tensors, h: torch.Tensor) -> torch.Tensor:
     last = len(x) - 2
+    if h.ndim == 4:  # a view: PyTorch's order, with the channels last in memory, where its convolutions are faster
+        h = h.permute(0, 3, 1, 2)
     for k in range(0, len(x), 2):
         weight, bias = x[k], x[k + 1]
         if weight.ndim == 4:

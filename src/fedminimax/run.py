@@ -190,19 +190,27 @@ class _Judge:
     def __call__(self, state: Any) -> dict[str, float]:
         if self._empty:
             return {}
-        values = self._compute(self._arrays, self._clients, _on_first_device(state))
-        return {name: float(value) for name, value in values.items()}
+        names, compute = self._compute
+        values = compute(self._arrays, self._clients, _on_first_device(state))
+        return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
 @functools.lru_cache(maxsize=64)
-def _evaluator(problem: MinimaxProblem, names: tuple[str, ...], structure: Any, functions: Any) -> Callable[..., Any]:
+def _evaluator(
+    problem: MinimaxProblem, names: tuple[str, ...], structure: Any, functions: Any
+) -> tuple[list[str], Callable[..., Any]]:
+    """Return the compiled metrics, and the list that will hold the names of their numbers, in order, once it has run."""
+    order: list[str] = []
+
     @jax.jit
-    def compute(arrays: list[Any], clients: ClientData, state: Any) -> dict[str, Any]:
+    def compute(arrays: list[Any], clients: ClientData, state: Any) -> list[Any]:
         leaves = [a if f is None else f for a, f in zip(arrays, functions, strict=True)]
         metrics = dict(zip(names, jax.tree.unflatten(structure, leaves), strict=True))
-        return evaluate(metrics, problem, clients, state)
+        values = evaluate(metrics, problem, clients, state)
+        order[:] = values
+        return list(values.values())
 
-    return compute
+    return order, compute
 
 
 def _on_first_device(tree: Tree) -> Tree:

@@ -159,9 +159,9 @@ class ClientData:
         return (self[i] for i in range(self.count))
 
     def only(self, client: int) -> ClientData:
-        """Return the data of one client alone, as a federation of one."""
+        """Return a copy of the data of one client alone, as a federation of one."""
         size = int(self.sizes[client])
-        own = jax.tree.map(np.asarray, self[client])
+        own = jax.tree.map(np.array, self[client])
         return ClientData(own, np.zeros(1, np.int32), np.full(1, size, np.int32), size, size, self.batching)
 
     def with_batching(self, batching: str) -> ClientData:

@@ -96,17 +96,16 @@ class MinimaxProblem:
         if not isinstance(batch, Span):
             return fn(z, batch)
         data, start, size = batch.data, batch.start, batch.size
+        fields = jax.tree.map(jnp.asarray, data.fields)
         if data.smallest == data.largest <= CHUNK:
-            rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), data.fields)
-            return fn(z, rows)
+            return fn(z, jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), fields))
         chunk = min(data.largest, CHUNK)
 
         def part(first: Any) -> Tree:
             offset = first + jnp.arange(chunk)
             weights = jnp.where(offset < size, 1.0, 0.0) / size
-            return weighted(
-                fn, z, jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], data.fields), weights
-            )
+            rows = jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], fields)
+            return weighted(fn, z, rows, weights)
 
         if data.largest <= chunk:
             return part(0)

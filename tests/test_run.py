@@ -1,0 +1,240 @@
+import signal
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedminimax as fm
+from fedminimax import metrics
+from fedminimax.schedules import FromFunction, at_round
+
+
+@pytest.fixture
+def task(x64):
+    return fm.problems.quadratic(4, seed=9)
+
+
+METHOD = fm.LocalSGDA(0.05, 0.05, local_steps=2)
+
+
+def test_history_has_the_metrics_and_the_costs_at_each_evaluation(task):
+    result = fm.run(
+        task.problem, task.clients, METHOD, rounds=7, eval_every=3, metrics=[metrics.Value(), metrics.Distance(task.solution)]
+    )
+    assert result.history["round"].tolist() == [0, 3, 6, 7]
+    assert result.history["floats_up"].tolist() == [0, 3 * 4 * 7, 6 * 4 * 7, 7 * 4 * 7]
+    assert list(result.frame().columns[:3]) == ["round", "value", "distance/x"]
+    distance = result.history["distance/total"]
+    assert (np.diff(distance) < 0).all()
+    np.testing.assert_allclose(distance[0], np.hypot(np.linalg.norm(task.solution.x), np.linalg.norm(task.solution.y)))
+    again = fm.run(task.problem, task.clients, METHOD, rounds=7, eval_every=7, metrics=metrics.Value())
+    assert again.history["value"][-1] == result.history["value"][-1]
+
+
+def test_metrics_may_be_plain_functions_and_any_number_of_rounds_will_do(task):
+    result = fm.run(task.problem, task.clients, METHOD, rounds=0, metrics={"first": lambda p, c, s: s.x[0]})
+    assert result.history["first"].tolist() == [0.0]
+    assert result.rounds == 0
+
+
+def test_a_run_can_start_from_any_state(task):
+    there = fm.Point(jnp.asarray(task.solution.x), jnp.asarray(task.solution.y))
+    result = fm.run(task.problem, task.clients, fm.ParallelSGDA(0.1, 0.1), rounds=3, state=there)
+    np.testing.assert_allclose(result.x, task.solution.x, atol=1e-12)
+    with pytest.raises(fm.InputError, match="does not fit LocalSGDA"):
+        fm.run(task.problem, task.clients, METHOD, rounds=3, state=fm.Point(jnp.ones(9), jnp.ones(3)))
+
+
+def test_results_can_be_saved_and_continued(task, tmp_path):
+    options = {"metrics": metrics.Value(), "eval_every": 2}
+    whole = fm.run(task.problem, task.clients, METHOD, rounds=6, **options)
+    half = fm.run(task.problem, task.clients, METHOD, rounds=4, record=True, **options)
+    path = half.save(tmp_path / "deep" / "half.fmx")
+    loaded = fm.Result.load(path)
+    rest = fm.run(task.problem, task.clients, METHOD, rounds=2, start=loaded, **options)
+    assert loaded.settings == half.settings
+    assert loaded.trace.cohorts[0].tolist() == half.trace.cohorts[0].tolist()
+    np.testing.assert_array_equal(rest.x, whole.x)
+    for name, values in whole.history.items():
+        np.testing.assert_array_equal(rest.history[name], values, err_msg=name)
+    assert [p.name for p in path.parent.iterdir()] == ["half.fmx"], "no temporary file is left"
+    with pytest.raises(fm.InputError, match="There is no file"):
+        fm.Result.load(tmp_path / "none.fmx")
+    (tmp_path / "other").write_text("something else entirely")
+    with pytest.raises(fm.InputError, match="not a fedminimax"):
+        fm.Result.load(tmp_path / "other")
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_continued(task):
+    whole = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1)
+    calls = []
+
+    class Bell:
+        name = "bell"
+
+        def __call__(self, problem, clients, state):
+            return state.x[0]
+
+    from fedminimax import progress
+
+    class Interrupting(progress.Reporter):
+        def show(self, rounds, values):
+            calls.append(rounds)
+            if rounds == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    original, fm.run.__globals__["Reporter"] = fm.run.__globals__["Reporter"], Interrupting
+    try:
+        broken = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1, metrics=Bell())
+    finally:
+        fm.run.__globals__["Reporter"] = original
+    assert broken.interrupted
+    assert broken.rounds == 3
+    rest = fm.run(task.problem, task.clients, METHOD, rounds=3, eval_every=1, start=broken)
+    np.testing.assert_array_equal(rest.x, whole.x)
+    assert rest.rounds == 6
+
+
+def test_plots(task, tmp_path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    result = fm.run(task.problem, task.clients, METHOD, rounds=4, metrics=metrics.Value())
+    ax = result.plot("value", against="floats_up")
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), result.history["floats_up"])
+    np.testing.assert_array_equal(result.plot().lines[0].get_ydata(), result.history["value"])
+    with pytest.raises(fm.InputError, match="There is no 'values'"):
+        result.plot("values")
+
+
+def test_progress_shows_rounds_and_the_watched_metric():
+    import io
+
+    from rich.console import Console
+
+    from fedminimax.progress import Reporter
+
+    out = io.StringIO()
+    with Reporter("Method", 10, None, "gap", Console(file=out, force_terminal=True, width=120)) as reporter:
+        reporter.show(4, {"value": 1.0, "gap": 0.125})
+    assert "4/10" in out.getvalue()
+    assert "gap 0.125" in out.getvalue()
+    quiet = io.StringIO()
+    with Reporter("Method", 10, None, None, Console(file=quiet, force_terminal=False)) as reporter:
+        reporter.show(4, {"value": 1.0})
+    assert quiet.getvalue() == ""
+
+
+def test_schedules(x64):
+    table3 = fm.Piecewise((0.02, 2e-3, 2e-4), until=(100, 200))
+    np.testing.assert_allclose([table3(t) for t in (0, 99, 100, 199, 200, 900)], [0.02, 0.02, 2e-3, 2e-3, 2e-4, 2e-4])
+    np.testing.assert_allclose([fm.PowerDecay(3.0, 0.5)(t) for t in (0, 3, 8)], [3.0, 1.5, 1.0])
+    resolved = at_round(fm.LocalSGDA(table3, lambda t: 0.1 * t), 5)
+    np.testing.assert_allclose([resolved.lr_x, resolved.lr_y], [0.02, 0.5])
+    assert isinstance(fm.LocalSGDA(0.1, lambda t: t).lr_y, FromFunction)
+    import optax
+
+    cosine = optax.cosine_decay_schedule(0.1, 10)
+    np.testing.assert_allclose(at_round(fm.LocalSGDA(cosine, 0.1), 5).lr_x, 0.05, rtol=1e-6)
+    with pytest.raises(fm.InputError, match="exactly one value more"):
+        fm.Piecewise((1.0, 2.0), until=(1, 2))
+    with pytest.raises(fm.InputError, match="increasing rounds"):
+        fm.Piecewise((1.0, 2.0, 3.0), until=(2, 2))
+
+
+def test_sweeps_find_the_best_setting_and_tell_their_story(task):
+    found = fm.sweep(
+        task.problem,
+        task.clients,
+        fm.ParallelSGDA(0.1, 0.1),
+        rounds=40,
+        eval_every=10,
+        grid={"lr_x": [0.001, 0.1, 50.0], "lr_y": [0.1]},
+        seeds=2,
+        metrics=metrics.Distance(task.solution),
+    )
+    assert found.settings[found.best("distance/total")] == {"lr_x": 0.1, "lr_y": 0.1}
+    assert found.values("distance/total").shape == (3, 2, 5)
+    frame = found.frame()
+    assert len(frame) == 3 * 2 * 5
+    row = frame[(frame.lr_x == 0.001) & (frame.seed == 1) & (frame["round"] == 20)]
+    assert row["distance/total"].item() == found.values("distance/total")[0, 1, 2]
+    shapes = fm.sweep(
+        task.problem, task.clients, METHOD, rounds=4, eval_every=4, grid={"local_steps": [1, 2], "lr_x": [0.1, 0.2]}, metrics=metrics.Value()
+    )
+    assert shapes.settings == [
+        {"local_steps": 1, "lr_x": 0.1},
+        {"local_steps": 1, "lr_x": 0.2},
+        {"local_steps": 2, "lr_x": 0.1},
+        {"local_steps": 2, "lr_x": 0.2},
+    ]
+    assert shapes.values("grad_evals")[:, 0, -1].tolist() == [16, 16, 32, 32]
+    chunked = fm.sweep(
+        task.problem, task.clients, METHOD, rounds=4, eval_every=4, grid={"lr_x": [0.1, 0.2, 0.3]}, metrics=metrics.Value(), side_by_side=2, devices=1
+    )
+    np.testing.assert_allclose(chunked.values("value")[:2], shapes.values("value")[2:], rtol=1e-12)
+
+
+WRONG = [
+    ({"rounds": -1}, "rounds must be a whole number"),
+    ({"rounds": 2.5}, "rounds must be a whole number"),
+    ({"eval_every": 0}, "eval_every must be at least 1"),
+    ({"strategy": "fast"}, "strategy must be 'auto'"),
+    ({"strategy": 0}, "strategy must be 'auto'"),
+    ({"engine": "rocket"}, "engine must be 'simulator' or 'isolated'"),
+    ({"devices": 99}, "devices is 99, but JAX offers"),
+    ({"trace": fm.Trace((np.zeros((1, 4), int),))}, "covers 1 rounds, but 2 are to be run"),
+    ({"trace": fm.Trace((np.full((2, 4), 7),))}, "client numbers below 4"),
+    ({"trace": fm.Trace((np.zeros((2, 3), int),))}, "names 3 clients a round, but the algorithm asks for 4"),
+    ({"trace": fm.Trace(steps=np.zeros((2, 4), int))}, "numbers of at least 1"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
+def test_wrong_options_are_named(task, options, message):
+    with pytest.raises(fm.InputError, match=message):
+        fm.run(task.problem, task.clients, METHOD, **{"rounds": 2, **options})
+
+
+WRONG_METHODS = [
+    (lambda: fm.LocalSGDA(-0.1, 0.1), "LocalSGDA.lr_x must not be negative, but is -0.1"),
+    (lambda: fm.LocalSGDA(0.1, float("nan")), "lr_y must be finite"),
+    (lambda: fm.LocalSGDA("fast", 0.1), "must be a number or a schedule"),
+    (lambda: fm.LocalSGDA(0.1, 0.1, local_steps=0), "local_steps must be at least 1"),
+    (lambda: fm.LocalSGDA(0.1, 0.1, local_steps=2.5), "whole number, UniformSteps or ClientSteps"),
+    (lambda: fm.LocalSGDA(0.1, 0.1, batch_size=0), "batch_size must be a whole number of at least 1"),
+    (lambda: fm.LocalSGDAPlus(0.1, 0.1, snapshot_every=0), "snapshot_every must be a whole number"),
+    (lambda: fm.FessGDA(0.1, 0.1, beta=1.5), "beta must be between 0 and 1"),
+    (lambda: fm.FessGDA(0.1, 0.1, local_steps=fm.UniformSteps(1, 2)), "one whole number"),
+    (lambda: fm.Momentum(1.0), "0 <= rho < 1"),
+    (lambda: fm.UniformSteps(3, 2), "1 <= low <= high"),
+    (lambda: fm.UniformSteps(1, 2, unit="days"), "'steps' or 'epochs'"),
+    (lambda: fm.ClientSteps(()), "one number per client"),
+    (lambda: fm.Availability(1.5), "between 0 and 1"),
+    (lambda: fm.Availability(0.5, over_invite=0.5), "at least 1"),
+    (lambda: fm.Guard(aggregate="vote"), "'mean', 'trimmed' or 'median'"),
+    (lambda: fm.Guard(trim=0.5), "below 0.5"),
+    (lambda: fm.Guard(max_norm=-1.0), "max_norm must be positive"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG_METHODS, ids=[m for _, m in WRONG_METHODS])
+def test_wrong_hyper_parameters_are_named(make, message):
+    with pytest.raises(fm.InputError, match=message):
+        make()
+
+
+def test_what_only_meets_in_a_run_is_named_before_it_starts(task):
+    go = lambda method: fm.run(task.problem, task.clients, method, rounds=1)
+    with pytest.raises(fm.InputError, match="cohort_size is 9, but there are 4 clients"):
+        go(METHOD.replace(cohort_size=9))
+    with pytest.raises(fm.InputError, match="ClientSteps has 2 numbers, but there are 4 clients"):
+        go(METHOD.replace(local_steps=fm.ClientSteps((1, 2))))
+    with pytest.raises(fm.InputError, match="algorithm must be an instance"):
+        go(fm.LocalSGDA)
+    with pytest.raises(fm.InputError, match="clients must be ClientData"):
+        fm.run(task.problem, [1, 2], METHOD, rounds=1)
+    with pytest.raises(fm.InputError, match="no hyper-parameter 'lr'"):
+        fm.sweep(task.problem, task.clients, METHOD, rounds=2, grid={"lr": [1]})
+    with pytest.raises(fm.InputError, match="must divide rounds"):
+        fm.sweep(task.problem, task.clients, METHOD, rounds=5, eval_every=2)
