@@ -22,11 +22,20 @@ from workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results"
 ONE_THREAD, ALL_CORES, CLIENTS = "one-thread.json", "all-cores.json", "clients.json"
-FEDMINIMAX, FLOOR, TORCH, PFL = "fedminimax", "floor", "PyTorch", "pfl"
+FEDMINIMAX, FLOOR, TORCH, LAST, PFL = "fedminimax", "floor", "PyTorch", "PyTorch, channels last", "pfl"
 SPLIT = "fedminimax, all cores"
-SCRIPTS = {FEDMINIMAX: "fedminimax_rounds.py", FLOOR: "floor.py", TORCH: "torch_loop.py", PFL: "pfl_loop.py"}
+SCRIPTS = {
+    FEDMINIMAX: "fedminimax_rounds.py",
+    FLOOR: "floor.py",
+    TORCH: "torch_loop.py",
+    LAST: "torch_channels_last.py",
+    PFL: "pfl_loop.py",
+}
+ONLY = {LAST: "C", PFL: "AB"}
+"""The workloads of contenders that do not run all."""
 DISTURBED = 0.05
 """Above this share of the wall time spent waiting for a core, somebody else was using it."""
+NOTE = "* somebody else was using the core: measure again. Everybody starts at the same loss, and ends at about the same."
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,8 @@ class Ratio:
         target = self.targets.get(workload)
         return None if target is None else (value <= target if self.at_most else value >= target)
 
-    def shown(self, workload: str, value: float | None) -> str:
+    def shown(self, workload: str, value: float) -> str:
         """Return the value beside its target."""
-        if value is None:
-            return "-"
         number = f"{value:.2f}" if value < 10 else f"{value:.0f}"
         target = self.targets.get(workload)
         return number if target is None else f"{number} ({'<=' if self.at_most else '>='} {target:g})"
@@ -68,11 +75,12 @@ RATIOS = {
     ONE_THREAD: (
         Ratio(FEDMINIMAX, FLOOR, {"A": 1.3, "B": 1.15, "C": 1.05}, at_most=True),
         Ratio(TORCH, FEDMINIMAX, {"A": 9.0, "B": 2.8, "C": 1.0, "D": 150.0}, at_most=False),
+        Ratio(LAST, FEDMINIMAX, {"C": 1.0}, at_most=False),
         Ratio(PFL, FEDMINIMAX, {"A": 10.0, "B": 3.0}, at_most=False),
     ),
     ALL_CORES: (Ratio(SPLIT, FEDMINIMAX, {"B": 0.7, "C": 0.6}, at_most=True),),
 }
-COLUMNS = {ONE_THREAD: (FEDMINIMAX, FLOOR, TORCH, PFL), ALL_CORES: (FEDMINIMAX, SPLIT)}
+COLUMNS = {ONE_THREAD: (FEDMINIMAX, FLOOR, TORCH, LAST, PFL), ALL_CORES: (FEDMINIMAX, SPLIT)}
 
 
 def main() -> None:
@@ -83,8 +91,11 @@ def main() -> None:
         return
     name = ALL_CORES if options.threads == ALL else ONE_THREAD
     path = options.results / name
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    content = {"machine": machine(), "clock": options.clock, "workloads": kept.get("workloads", {})}
+    content = {"machine": machine(), "clock": options.clock, "workloads": {}}
+    if path.exists():  # keep other workloads that were measured in the same circumstances
+        earlier = json.loads(path.read_text())
+        alike = all(earlier["machine"].get(k) == content["machine"][k] for k in ("cpu", "cores", "system", "packages"))
+        content["workloads"] = earlier["workloads"] if alike and earlier["clock"] == options.clock else {}
     console = Console()
     for letter in options.workloads:
         with console.status(f"workload {letter}"):
@@ -124,9 +135,9 @@ def _commands(workload: Workload, name: str, options: argparse.Namespace) -> Ite
         yield Command(FEDMINIMAX, sys.executable, SCRIPTS[FEDMINIMAX], **common)
         yield Command(SPLIT, sys.executable, SCRIPTS[FEDMINIMAX], **common, threads=ALL)
         return
-    pythons = {TORCH: options.torch_python, PFL: options.pfl_python}
+    pythons = {TORCH: options.torch_python, LAST: options.torch_python, PFL: options.pfl_python}
     for label in options.contenders:
-        if label != PFL or workload.name in "AB":
+        if workload.name in ONLY.get(label, workload.name):
             yield Command(label, pythons.get(label, sys.executable), SCRIPTS[label], **common)
 
 
@@ -165,7 +176,7 @@ def _measure(workload: Workload, name: str, options: argparse.Namespace, console
 
 def _require(command: Command) -> None:
     """Raise Missing unless the contender's environment is there."""
-    package = {SCRIPTS[TORCH]: "torch", SCRIPTS[PFL]: "pfl"}.get(command.script, "fedminimax")
+    package = {SCRIPTS[TORCH]: "torch", SCRIPTS[LAST]: "torch", SCRIPTS[PFL]: "pfl"}.get(command.script, "fedminimax")
     try:
         found = subprocess.run([command.python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -174,60 +185,71 @@ def _require(command: Command) -> None:
         raise Missing(f"{command.label} (its Python does not import {package}; see benchmarks/README.md)")
 
 
-def _table(name: str, content: dict[str, Any]) -> Table:
-    columns, ratios = COLUMNS[name], RATIOS[name]
-    table = Table(title=f"ms a round ({content['clock']} time, medians) and ratios (with targets)")
-    for title in ("", *columns, *(r.title for r in ratios), "warm-up s", "losses agree"):
-        table.add_column(title, justify="right" if title else "left")
-    for letter, row in content["workloads"].items():
-        cells = []
-        for r in ratios:
-            value = row["ratios"].get(r.title)
-            met = None if value is None else r.met(letter, value)
-            colour = {True: "[green]", False: "[red]", None: ""}[met]
-            cells.append(colour + r.shown(letter, value))
-        warm_up = row["contenders"].get(FEDMINIMAX, {}).get("warm_up_seconds")
-        times = [_milliseconds(row["contenders"].get(c)) for c in columns]
-        table.add_row(letter, *times, *cells, "-" if warm_up is None else f"{warm_up:.1f}", _losses(row["contenders"]))
-    table.caption = "* somebody else was using the core: measure again"
-    return table
+@dataclass(frozen=True)
+class Line:
+    """A contender on a workload, as the tables show it."""
+
+    workload: str
+    contender: str
+    milliseconds: str
+    ratio: str
+    met: bool | None
+    warm_up: str
+    loss: str
 
 
-def _milliseconds(contender: dict[str, Any] | None) -> str:
-    if contender is None:
-        return "-"
+def _lines(name: str, content: dict[str, Any]) -> Iterator[Line]:
+    for letter, row in sorted(content["workloads"].items()):
+        contenders = row["contenders"]
+        for label in (label for label in COLUMNS[name] if label in contenders):
+            told = contenders[label]
+            ratio_, met = "", None
+            for r in RATIOS[name]:
+                if r.title in row["ratios"] and label in {r.above, r.below} - {FEDMINIMAX}:
+                    value = row["ratios"][r.title]
+                    ratio_, met = f"{r.title} = {r.shown(letter, value)}", r.met(letter, value)
+            yield Line(
+                letter,
+                label,
+                _milliseconds(told),
+                ratio_,
+                met,
+                f"{told['warm_up_seconds']:.1f}",
+                f"{told['loss']['before']:.4f} -> {told['loss']['after']:.4f}",
+            )
+
+
+def _milliseconds(contender: dict[str, Any]) -> str:
     ms = contender["ms"]
     number = f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
     return f"{number}*" if contender["waiting"] > DISTURBED else number
 
 
-def _losses(contenders: dict[str, Any]) -> str:
-    """Return the range of losses after the same number of rounds, from the same start: everybody does the same work.
-
-    The floor, with its fixed batches, is left out.
-    """
-    starts = [c["loss"]["before"] for c in contenders.values()]
-    ends = [c["loss"]["after"] for label, c in contenders.items() if label != FLOOR]
-    if max(starts) - min(starts) > 1e-4:
-        return f"NO: starts differ, {min(starts):.4f} to {max(starts):.4f}"
-    return f"{starts[0]:.3f} -> {min(ends):.3f} to {max(ends):.3f}" if ends else "-"
+def _table(name: str, content: dict[str, Any]) -> Table:
+    table = Table(title=f"medians, {content['clock']} time", caption=NOTE)
+    for title in ("", "contender", "ms a round", "ratio (target)", "warm-up s", "loss"):
+        table.add_column(title, justify="right" if title in ("ms a round", "warm-up s") else "left")
+    for line in _lines(name, content):
+        colour = {True: "[green]", False: "[red]", None: ""}[line.met]
+        first = line.contender == FEDMINIMAX
+        if first:
+            table.add_section()
+        head = line.workload if first else ""
+        table.add_row(head, line.contender, line.milliseconds, colour + line.ratio, line.warm_up, line.loss)
+    return table
 
 
 def _markdown(results: Path) -> Iterator[str]:
-    """Yield the tables of what was measured."""
+    """Yield the tables of what was measured; targets that were missed are bold."""
     for name in (ONE_THREAD, ALL_CORES):
         if not (results / name).exists():
             continue
         content = json.loads((results / name).read_text())
-        columns, ratios = COLUMNS[name], RATIOS[name]
-        header = ["ms a round", *columns, *(r.title for r in ratios)]
-        lines = [_row(header), _row(["---", *(["---:"] * (len(header) - 1))])]
-        for letter, row in sorted(content["workloads"].items()):
-            times = [_milliseconds(row["contenders"].get(c)) for c in columns]
-            shown = [r.shown(letter, row["ratios"].get(r.title)) for r in ratios]
-            missed = [r.met(letter, row["ratios"][r.title]) is False if r.title in row["ratios"] else False for r in ratios]
-            cells = [f"**{cell}**" if miss else cell for cell, miss in zip(shown, missed, strict=True)]
-            lines.append(_row([f"{letter}: {row['title']}", *times, *cells]))
+        lines = [_row(["", "contender", "ms a round", "ratio (target)"]), _row(["---", "---", "---:", "---"])]
+        for line in _lines(name, content):
+            ratio_ = f"**{line.ratio}**" if line.met is False else line.ratio
+            head = line.workload if line.contender == FEDMINIMAX else ""
+            lines.append(_row([head, line.contender, line.milliseconds, ratio_]))
         yield f"{_machine(content)}\n\n" + "\n".join(lines)
     if (results / CLIENTS).exists():
         content = json.loads((results / CLIENTS).read_text())

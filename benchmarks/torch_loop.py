@@ -16,14 +16,15 @@ class TorchLoop:
 
     versions: ClassVar = {"torch": torch.__version__}
 
-    def __init__(self, workload: Workload):
+    def __init__(self, workload: Workload, memory_format: torch.memory_format = torch.contiguous_format):
         use_threads()
         torch.manual_seed(0)
-        self.workload, self.data = workload, tensors(workload)
+        self.workload, self.memory_format = workload, memory_format
+        self.data = tensors(workload, memory_format)
         self.project = project_ if constrained(workload) else lambda y: None
 
     def start(self) -> None:
-        self.x, self.y = start_x(self.workload), start_y(self.workload)
+        self.x, self.y = start_x(self.workload, self.memory_format), start_y(self.workload)
         self.z = [p.clone() for p in self.x]
 
     def advance(self, rounds: int) -> None:

@@ -18,15 +18,17 @@ def use_threads() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
 
 
-def tensors(workload: Workload) -> Batch:
-    """Return all clients' examples; images with the channels last."""
+def tensors(workload: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Batch:
+    """Return all clients' examples; images in PyTorch's order, channels first, in the given memory format."""
     data = {name: torch.from_numpy(array) for name, array in workload.data().items()}
+    if len(workload.shape) == 3:
+        data["inputs"] = data["inputs"].permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
     if "labels" in data:
         data["labels"] = data["labels"].long()
     return data
 
 
-def start_x(workload: Workload) -> Tensors:
+def start_x(workload: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Tensors:
     """Return where the min player starts: weight and bias of each layer, in PyTorch's order."""
     if workload.name == "D":
         return [torch.ones(2)]
@@ -35,7 +37,7 @@ def start_x(workload: Workload) -> Tensors:
     for kernel, bias in workload.start_layers():
         weight = torch.from_numpy(kernel)
         if weight.ndim == 4:
-            weight = weight.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+            weight = weight.permute(3, 2, 0, 1).contiguous(memory_format=memory_format)
         elif channels:  # the first layer after the images, which are flattened with the channels first here
             side = int((len(weight) // channels) ** 0.5)
             weight = weight.view(side, side, channels, -1).permute(3, 2, 0, 1).flatten(1).contiguous()
@@ -91,8 +93,6 @@ def mean_loss(workload: Workload, x: Tensors, y: torch.Tensor, data: Batch, chun
 
 def _scores(x: Tensors, h: torch.Tensor) -> torch.Tensor:
     last = len(x) - 2
-    if h.ndim == 4:  # a view: PyTorch's order, with the channels last in memory, where its convolutions are faster
-        h = h.permute(0, 3, 1, 2)
     for k in range(0, len(x), 2):
         weight, bias = x[k], x[k + 1]
         if weight.ndim == 4:

@@ -49,7 +49,8 @@ def close(a, b, tolerance=1e-10):
 
 
 def go(task, algorithm, **options):
-    return fm.run(task.problem, task.clients, algorithm, **{"rounds": ROUNDS, "seed": 3, **options})
+    defaults = {"rounds": ROUNDS, "seed": 3, "eval_every": ROUNDS, "metrics": fm.metrics.Value()}
+    return fm.run(task.problem, task.clients, algorithm, **{**defaults, **options})
 
 
 def test_every_method_has_a_row():
@@ -73,6 +74,7 @@ def test_strategies_devices_and_engines_give_one_trajectory(row, name, x64):
     ):
         other = go(task, row.algorithm, **options)
         close(reference.state, other.state)
+        close(reference.history["value"], other.history["value"])
         assert {k: v.tolist() for k, v in reference.costs.items()} == {k: v.tolist() for k, v in other.costs.items()}
 
 

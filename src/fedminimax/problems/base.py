@@ -128,7 +128,7 @@ class MinimaxProblem:
 
     # -- everybody -----------------------------------------------------------------------------------------------------
 
-    def client_weights(self, clients: ClientData) -> np.ndarray:
+    def client_weights(self, clients: ClientData) -> Any:
         """Return p, normalised to sum to one, [N]."""
         return client_weights(self.weights, clients)
 
@@ -153,11 +153,14 @@ class MinimaxProblem:
         return replace(self, **changes)
 
 
-def client_weights(weights: Any, clients: ClientData) -> np.ndarray:
+def client_weights(weights: Any, clients: ClientData) -> Any:
     """Return p from what a problem says of it: None, "size" or numbers."""
     if weights is None:
         return np.full(clients.count, 1.0 / clients.count)
-    p = np.asarray(clients.sizes if isinstance(weights, str) else weights, float)
+    if isinstance(weights, str):  # "size"; inside a compiled program the sizes are traced
+        sizes = clients.sizes if isinstance(clients.sizes, jax.core.Tracer) else np.asarray(clients.sizes)
+        return sizes / clients.total
+    p = np.asarray(weights, float)
     if p.shape != (clients.count,):
         raise InputError(f"weights have shape {p.shape}, but there are {clients.count} clients: give one number each.")
     if not np.isfinite(p).all() or p.min() < 0 or p.sum() <= 0:
