@@ -35,7 +35,7 @@ ONLY = {LAST: "C", PFL: "AB"}
 """The workloads of contenders that do not run all."""
 DISTURBED = 0.05
 """Above this share of the wall time spent waiting for a core, somebody else was using it."""
-NOTE = "* somebody else was using the core: measure again. Everybody starts at the same loss, and ends at about the same."
+NOTE = "* somebody else was using the core: measure again. The floor alone ends elsewhere: its batches never change."
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A problem of your own in thirty lines: linear regression that is robust to a shared, bounded shift of the inputs.
 
-    python examples/own_problem.py
+python examples/own_problem.py
 """
 
 import jax.numpy as jnp

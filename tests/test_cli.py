@@ -64,6 +64,8 @@ def test_wrong_input_is_one_sentence(tmp_path, arguments, message):
 
 def test_cores_become_devices_unless_told_otherwise(tmp_path):
     script = "import fedminimax, jax; print(len(jax.devices()))"
-    run = lambda **env: subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **env}, check=False)
+    run = lambda **env: subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **env}, check=False
+    )
     assert run(FEDMINIMAX_DEVICES="3").stdout.strip() == "3"
     assert "FEDMINIMAX_DEVICES must be a whole number" in run(FEDMINIMAX_DEVICES="many").stderr

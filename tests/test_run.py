@@ -160,7 +160,13 @@ def test_sweeps_find_the_best_setting_and_tell_their_story(task):
     row = frame[(frame.lr_x == 0.001) & (frame.seed == 1) & (frame["round"] == 20)]
     assert row["distance/total"].item() == found.values("distance/total")[0, 1, 2]
     shapes = fm.sweep(
-        task.problem, task.clients, METHOD, rounds=4, eval_every=4, grid={"local_steps": [1, 2], "lr_x": [0.1, 0.2]}, metrics=metrics.Value()
+        task.problem,
+        task.clients,
+        METHOD,
+        rounds=4,
+        eval_every=4,
+        grid={"local_steps": [1, 2], "lr_x": [0.1, 0.2]},
+        metrics=metrics.Value(),
     )
     assert shapes.settings == [
         {"local_steps": 1, "lr_x": 0.1},
@@ -170,7 +176,15 @@ def test_sweeps_find_the_best_setting_and_tell_their_story(task):
     ]
     assert shapes.values("grad_evals")[:, 0, -1].tolist() == [16, 16, 32, 32]
     chunked = fm.sweep(
-        task.problem, task.clients, METHOD, rounds=4, eval_every=4, grid={"lr_x": [0.1, 0.2, 0.3]}, metrics=metrics.Value(), side_by_side=2, devices=1
+        task.problem,
+        task.clients,
+        METHOD,
+        rounds=4,
+        eval_every=4,
+        grid={"lr_x": [0.1, 0.2, 0.3]},
+        metrics=metrics.Value(),
+        side_by_side=2,
+        devices=1,
     )
     np.testing.assert_allclose(chunked.values("value")[:2], shapes.values("value")[2:], rtol=1e-12)
 

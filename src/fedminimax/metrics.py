@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,13 @@ from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import CHUNK, MinimaxProblem, over_all
 
+_T = TypeVar("_T")
 Metric = Callable[[MinimaxProblem, ClientData, Any], Any]
 
 
-def _metric(cls: type) -> type:
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def _metric(cls: type[_T]) -> type[_T]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
-
-
-def _static(default: Any) -> Any:
-    return field(default=default, metadata={"static": True})
 
 
 def named(metrics: Iterable[Metric] | Mapping[str, Metric] | Metric) -> dict[str, Metric]:
@@ -149,8 +147,8 @@ class Phi:
     The maximiser is exact where the problem knows it, else numerical (see :func:`maximize_y`).
     """
 
-    tol: float = _static(1e-6)
-    max_steps: int = _static(2000)
+    tol: float = field(default=1e-6, metadata={"static": True})
+    max_steps: int = field(default=2000, metadata={"static": True})
     name = "phi"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
@@ -173,8 +171,8 @@ class MoreauGradient:
     """
 
     smoothness: Any = 1.0
-    tol: float = _static(1e-6)
-    max_steps: int = _static(1000)
+    tol: float = field(default=1e-6, metadata={"static": True})
+    max_steps: int = field(default=1000, metadata={"static": True})
     name = "moreau"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
@@ -200,8 +198,8 @@ class MoreauGradient:
 class DualityGap:
     """max_{y'} F(x, y') - min_{x'} F(x', y), the inner problems solved to tolerance."""
 
-    tol: float = _static(1e-6)
-    max_steps: int = _static(2000)
+    tol: float = field(default=1e-6, metadata={"static": True})
+    max_steps: int = field(default=2000, metadata={"static": True})
     name = "gap"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
@@ -274,7 +272,7 @@ class ClassAccuracy:
     """
 
     data: Any = None
-    classes: int = _static(10)
+    classes: int = field(default=10, metadata={"static": True})
     name = "accuracy"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
@@ -295,7 +293,7 @@ class ClassLoss:
     """
 
     data: Any = None
-    classes: int = _static(10)
+    classes: int = field(default=10, metadata={"static": True})
     name = "class_loss"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""What every method must do, on every small problem, strategy and engine. A new method adds a row to roster.py, nothing here."""
+"""What every method must do, on every small problem, strategy and engine. A new method adds a row to roster.py."""
 
 import functools
 import sys
@@ -29,7 +29,7 @@ def make_task(name):
     """Return a ready-made small problem, with clients of unequal weight or size."""
     if name == "quadratic":
         return fm.problems.quadratic(5, examples=6, noise=0.3, weights=[1, 2, 3, 4, 5])
-    if name == "wgan":
+    if name.startswith("wgan"):  # "wgan32" is made outside float64
         return fm.problems.wgan(0.01, clients=5, examples=100)
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
@@ -67,11 +67,8 @@ def test_strategies_devices_and_engines_give_one_trajectory(row, name, x64):
     moved = [np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in zip(
         jax.tree.leaves(reference.state), jax.tree.leaves(row.algorithm.init(task.problem)), strict=True)]  # fmt: skip
     assert max(moved) > 1e-4, "a method that does not move proves nothing"
-    for options in (
-        {"strategy": "vmap", "devices": 1},
-        {"strategy": 2, "devices": 2},
-        {"engine": "isolated"},
-    ):
+    layouts = [{"strategy": "vmap", "devices": 1}, {"strategy": 2, "devices": 2}] if name == "quadratic" else []
+    for options in (*layouts, {"engine": "isolated"}):
         other = go(task, row.algorithm, **options)
         close(reference.state, other.state)
         close(reference.history["value"], other.history["value"])
@@ -133,8 +130,6 @@ def test_schedules_act_round_by_round(row, task):
     first = go(task, row.algorithm.replace(lr_x=0.03, lr_y=0.03), rounds=2)
     second = go(task, row.algorithm.replace(lr_x=0.01, lr_y=0.01), rounds=2, start=first)
     close(scheduled.state, second.state)
-    isolated = go(task, row.algorithm.replace(**rates), engine="isolated")
-    close(scheduled.state, isolated.state)
 
 
 @every_method
@@ -146,15 +141,14 @@ def test_points_stay_in_their_sets(row, x64):
 
 @every_method
 def test_a_poisoned_client_never_reaches_the_model(row, x64):
-    task = fm.problems.quadratic(4, examples=6)
+    task = make_task("quadratic")
     poisoned = jax.tree.map(np.array, task.clients.fields)
     poisoned["a"][:6] = np.nan  # client 0, after validation: as if it broke while training
     data = ClientData(poisoned, *(getattr(task.clients, n) for n in ("starts", "sizes", "smallest", "largest", "batching")))
     algorithm = row.algorithm.replace(cohort_size=None)
-    for engine in ("simulator", "isolated"):
-        result = fm.run(task.problem, data, algorithm, rounds=3, engine=engine)
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state))
-        assert result.costs["dropped"].min() >= 1
+    result = fm.run(task.problem, data, algorithm, rounds=3)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state))
+    assert result.costs["dropped"].min() >= 1
     through = fm.run(task.problem, data, algorithm, rounds=3, guard=fm.Guard(drop_nonfinite=False))
     assert not np.isfinite(np.asarray(jax.tree.leaves(through.x)[0])).all(), "the test must be able to fail"
 
@@ -172,10 +166,11 @@ def test_when_nobody_answers_nothing_breaks(row, x64):
 
 
 @every_method
-def test_availability_and_traces_agree_on_both_engines(row, task):
+def test_availability_and_schedules_agree_on_both_engines(row, task):
+    algorithm = row.algorithm.replace(lr_x=fm.PowerDecay(0.03, 0.5))
     chance = fm.Availability(probability=(0.9, 0.7, 0.5, 0.8, 0.6), over_invite=1.4)
-    simulated = go(task, row.algorithm, availability=chance, record=True)
-    isolated = go(task, row.algorithm, availability=chance, engine="isolated")
+    simulated = go(task, algorithm, availability=chance)
+    isolated = go(task, algorithm, availability=chance, engine="isolated")
     close(simulated.state, isolated.state)
     assert {k: v.tolist() for k, v in simulated.costs.items()} == {k: v.tolist() for k, v in isolated.costs.items()}
 
@@ -193,6 +188,6 @@ def test_a_recorded_run_replays_exactly(row, task):
 
 @every_method
 def test_float32_stays_float32(row):
-    task = fm.problems.quadratic(4, examples=6)
+    task = make_task("wgan32")
     result = fm.run(task.problem, task.clients, row.algorithm, rounds=2)
     assert {leaf.dtype for leaf in jax.tree.leaves(result.state)} == {jnp.dtype("float32")}

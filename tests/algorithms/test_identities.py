@@ -138,7 +138,9 @@ def test_fed_norm_sgda_equals_equations_2_and_3_by_hand(x64, solver, plus):
     tau, cohort, n = (2, 5, 3, 4, 1, 5), [[0, 1, 4], [3, 5, 2], [1, 2, 3], [5, 4, 0]], 6
     kind, extra = (fm.FedNormSGDAPlus, {"snapshot_every": 2}) if plus else (fm.FedNormSGDA, {})
     lr_x, lr_y, rho, mu = 0.03, 0.05, 0.7, 0.4
-    method = kind(lr_x, lr_y, server_lr_x=1.2, server_lr_y=0.9, solver=solver, local_steps=fm.ClientSteps(tau), cohort_size=3, **extra)
+    method = kind(
+        lr_x, lr_y, server_lr_x=1.2, server_lr_y=0.9, solver=solver, local_steps=fm.ClientSteps(tau), cohort_size=3, **extra
+    )
 
     def weights_of(steps, lr):
         k = np.arange(steps)

@@ -86,7 +86,8 @@ def test_reshuffled_epochs_visit_every_example_once_a_pass():
     data = ClientData.from_list([{"v": np.arange(float(n))} for n in (7, 10)]).with_batching("epochs")
     for i, n in enumerate((7, 10)):
         me = client(data, i)
-        seen = np.asarray(me.repeat(n, lambda k, log: (k + 1, log.at[k].set(me.batch(3)["v"])), 0, jnp.zeros((n, 3)))[1])
+        draw = lambda k, log, me=me: (k + 1, log.at[k].set(me.batch(3)["v"]))
+        seen = np.asarray(me.repeat(n, draw, 0, jnp.zeros((n, 3)))[1])
         passes = seen.reshape(3, n)
         for one in passes:
             np.testing.assert_array_equal(np.sort(one), np.arange(n))

@@ -66,7 +66,9 @@ def test_regularized_subtracts_the_term_of_theorem_3_3(x64):
     center = jnp.asarray([1.0, 0.0, 0.0])
     regular = fm.problems.regularized(problem, epsilon=0.4, y0=center)
     y = jnp.asarray([0.2, 0.5, 0.3])
-    change = metrics.objective(problem, clients, Point(problem.x0, y)) - metrics.objective(regular, clients, Point(problem.x0, y))
+    change = metrics.objective(problem, clients, Point(problem.x0, y)) - metrics.objective(
+        regular, clients, Point(problem.x0, y)
+    )
     np.testing.assert_allclose(change, 0.4 / (4 * np.sqrt(2)) * (0.64 + 0.25 + 0.09), rtol=1e-10)
     with pytest.raises(fm.InputError, match="bounded Y"):
         fm.problems.regularized(fm.problems.quadratic(2).problem, epsilon=0.1)
@@ -101,7 +103,10 @@ LOSS = lambda x, y, batch: jnp.mean(batch @ x) + jnp.sum(y)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fm.MinimaxProblem(LOSS, np.ones(2), np.ones(12) / 12, y_set=fm.sets.Simplex(10)), "Simplex of 10 but y0 has 12"),
+        (
+            lambda: fm.MinimaxProblem(LOSS, np.ones(2), np.ones(12) / 12, y_set=fm.sets.Simplex(10)),
+            "Simplex of 10 but y0 has 12",
+        ),
         (lambda: fm.MinimaxProblem(LOSS, np.array([1, np.nan]), np.ones(1)), "x0 has a NaN"),
         (lambda: fm.MinimaxProblem(LOSS, {}, np.ones(1)), "x0 is empty"),
         (lambda: fm.MinimaxProblem(LOSS, {"a": "text"}, np.ones(1)), r"x0\['a'\] is a str"),
@@ -110,7 +115,10 @@ LOSS = lambda x, y, batch: jnp.mean(batch @ x) + jnp.sum(y)
         (lambda: run_with(weights=[1, -2, 3]), "not negative"),
         (lambda: run_with(x0=np.ones(5)), "cannot be evaluated on the clients' data"),
         (lambda: run_with(loss=lambda x, y, b: b @ x), "must return one real number"),
-        (lambda: fm.problems.fair_classification(fm.models.Logistic(3), ClientData.equal(np.ones(6), 2), 3), "'inputs' and 'labels'"),
+        (
+            lambda: fm.problems.fair_classification(fm.models.Logistic(3), ClientData.equal(np.ones(6), 2), 3),
+            "'inputs' and 'labels'",
+        ),
         (lambda: fair_with([0, 1, 5, 0]), "whole numbers from 0 to 2"),
         (lambda: fair_with([0, 1, 1, 0]), "Nobody has an example of class 2"),
         (lambda: fm.problems.quadratic(0), "at least one client"),

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.engines import keys
-
 from fedminimax.errors import InputError
 
 

@@ -7,6 +7,7 @@ bytes of a request and returns the bytes of a reply.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -33,9 +34,9 @@ from fedminimax.schedules import at_round
 class Worker:
     """One client on its own: its number, its data, its state, and the programs that the algorithm defines."""
 
-    def __init__(self, id: int, data: ClientData, problem: MinimaxProblem, algorithm: Algorithm, state: Tree, programs: Any):
+    def __init__(self, id: int, data: ClientData, problem: MinimaxProblem, algorithm: Algorithm, state: Tree):
         self.id, self.data, self.state = id, data, state
-        self._problem, self._algorithm, self._programs = problem, algorithm, programs
+        self._problem, self._algorithm = problem, algorithm
         self._note: Tree = None
         self._round = -1
 
@@ -44,7 +45,7 @@ class Worker:
         ask = wire.decode(request)
         if ask["round"] != self._round:
             self._note, self._round = None, ask["round"]
-        run = self._programs(ask["function"])
+        run = _program(self._problem, ask["function"])
         out, evaluations = run(
             self._algorithm,
             self.data,
@@ -70,13 +71,11 @@ class Isolated:
         self.problem, self.conditions = problem, conditions
         self.messages: list[Message] = []
         self.workers: list[Worker] = []
-        self._compiled: dict[str, Any] = {}
 
     def start(self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None) -> Carry:
         """Hand every worker its own data, and return what the first round starts from."""
         own = algorithm.init_client(self.problem)
-        self._algorithm = algorithm
-        self.workers = [Worker(i, clients.only(i), self.problem, algorithm, own, self._program) for i in range(clients.count)]
+        self.workers = [Worker(i, clients.only(i), self.problem, algorithm, own) for i in range(clients.count)]
         return Carry(algorithm.init(self.problem) if state is None else state, None)
 
     def place(self, clients: ClientData) -> ClientData:
@@ -115,37 +114,22 @@ class Isolated:
             done.append(Progress(round_.stacked_traffic(), tuple(round_.cohorts) if self.conditions.record else ()))
         return carry, jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *done)
 
-    def _program(self, function: str) -> Any:
-        """Return a client's program by name. All workers share its compiled code, which holds no data."""
 
-        def run(
-            algorithm: Any,
-            data: Any,
-            id: Any,
-            t: Any,
-            key: Any,
-            steps_word: Any,
-            state: Any,
-            note: Any,
-            steps: Any,
-            args: Any,
-        ) -> Any:
-            client = Client(
-                id=id,
-                row=0,
-                data=data,
-                round=t,
-                key=key,
-                steps_word=steps_word,
-                state=state,
-                note=note,
-                fixed_steps=steps,
-            )
-            out = getattr(at_round(algorithm, t), function)(LocalProblem(self.problem, client), client, *args)
-            reply = out if isinstance(out, Reply) else Reply(out)
-            return reply, jnp.asarray(client.evaluations, jnp.int32)
+@functools.lru_cache(maxsize=64)
+def _program(problem: MinimaxProblem, function: str) -> Any:
+    """Return a client's program by name. All workers share its compiled code, which holds no data."""
 
-        return self._compiled.setdefault(function, jax.jit(run))
+    def run(
+        algorithm: Any, data: Any, id: Any, t: Any, key: Any, steps_word: Any, state: Any, note: Any, steps: Any, args: Any
+    ) -> Any:
+        client = Client(
+            id=id, row=0, data=data, round=t, key=key, steps_word=steps_word, state=state, note=note, fixed_steps=steps
+        )
+        out = getattr(at_round(algorithm, t), function)(LocalProblem(problem, client), client, *args)
+        reply = out if isinstance(out, Reply) else Reply(out)
+        return reply, jnp.asarray(client.evaluations, jnp.int32)
+
+    return jax.jit(run)
 
 
 class IsolatedRound(Round):
@@ -221,7 +205,7 @@ class IsolatedRound(Round):
         own = jax.tree.map(lambda a: a[0], per_client)
         steps = self.fixed_steps(0)
         args = (algorithm, worker.data, 0, self.t, key, key[0], worker.state, note, steps, (*broadcast, *own))
-        return jax.eval_shape(self.engine._program(function), *args)[0]
+        return jax.eval_shape(_program(self.engine.problem, function), *args)[0]
 
 
 def _host(tree: Tree) -> Tree:
