@@ -59,14 +59,14 @@ class Floor:
     def _side_by_side(self, z: Tree, batches: Tree) -> Tree:
         """Take each step on all clients at once; batches are [step, client, ...]."""
         each = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.workload.cohort, *a.shape)), z)
-        each, _ = jax.lax.scan(lambda z, batch: (jax.vmap(self._step)(z, batch), None), each, batches)
+        each, _ = jax.lax.scan(lambda z, batch: (jax.vmap(self._step)(z, batch), None), each, batches, unroll=2)
         return jax.tree.map(lambda a: jnp.mean(a, axis=0), each)
 
     def _one_after_another(self, z: Tree, batches: Tree) -> Tree:
         """Take all steps of a client, then of the next; batches are [client, step, ...]."""
 
         def client(total: Tree, batches: Tree) -> tuple[Tree, None]:
-            end, _ = jax.lax.scan(lambda z, batch: (self._step(z, batch), None), z, batches)
+            end, _ = jax.lax.scan(lambda z, batch: (self._step(z, batch), None), z, batches, unroll=2)
             return jax.tree.map(jnp.add, total, end), None
 
         total, _ = jax.lax.scan(client, jax.tree.map(jnp.zeros_like, z), batches)

@@ -9,7 +9,6 @@ import random
 import statistics
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -140,11 +139,10 @@ def machine() -> dict[str, Any]:
         "cpu": (models or [platform.processor()])[0],
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy")},
         "load_before": round(os.getloadavg()[0], 2),
-        "date": time.strftime("%Y-%m-%d"),
     }
 
 

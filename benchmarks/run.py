@@ -245,11 +245,14 @@ def _markdown(results: Path) -> Iterator[str]:
         if not (results / name).exists():
             continue
         content = json.loads((results / name).read_text())
-        lines = [_row(["", "contender", "ms a round", "ratio (target)"]), _row(["---", "---", "---:", "---"])]
+        lines = [
+            _row(["", "contender", "ms a round", "ratio (target)", "compile and warm up, s"]),
+            _row(["---", "---", "---:", "---", "---:"]),
+        ]
         for line in _lines(name, content):
             ratio_ = f"**{line.ratio}**" if line.met is False else line.ratio
             head = line.workload if line.contender == FEDMINIMAX else ""
-            lines.append(_row([head, line.contender, line.milliseconds, ratio_]))
+            lines.append(_row([head, line.contender, line.milliseconds, ratio_, line.warm_up]))
         yield f"{_machine(content)}\n\n" + "\n".join(lines)
     if (results / CLIENTS).exists():
         content = json.loads((results / CLIENTS).read_text())
@@ -269,7 +272,7 @@ def _machine(content: dict[str, Any]) -> str:
     m = content["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in m["packages"].items())
     where = f"{m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, {m['system']}, Python {m['python']}, {packages}"
-    return f"{where}; {m['date']}; {content['clock']} time."
+    return f"{where}; {content['clock']} time."
 
 
 def _row(cells: list[str]) -> str:

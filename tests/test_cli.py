@@ -8,6 +8,9 @@ import pytest
 
 import fedminimax as fm
 
+# A folder without files, and a network without a way out: nothing may be fetched by a test.
+NOWHERE = {"FEDMINIMAX_DATA": "empty", "HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+
 
 def call(*arguments, cwd, **env):
     program = "from fedminimax.cli import main; main()"
@@ -48,16 +51,18 @@ def test_demo_trains_shows_a_table_and_saves_a_figure(tmp_path):
     [
         (["demo", "--rounds", "1"], "--rounds is 1, but the demonstration needs at least 5"),
         (["demo", "--out", "a-file"], "--out is a-file, which is a file"),
+        (["demo", "--data", "mnits"], "mnits"),
+        (["demo", "--data", "mnist"], "FEDMINIMAX_DATA"),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, arguments, message):
     (tmp_path / "a-file").write_text("")
-    done = call(*arguments, cwd=tmp_path, COLUMNS="200")
+    done = call(*arguments, cwd=tmp_path, COLUMNS="200", **NOWHERE)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    with_trace = call(*arguments, "--debug", cwd=tmp_path)
+    with_trace = call(*arguments, "--debug", cwd=tmp_path, **NOWHERE)
     assert "Traceback" in with_trace.stderr
     assert message in with_trace.stderr
 

@@ -42,17 +42,18 @@ def options(
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(help="Where to write the figure.")] = Path("fedminimax-demo"),
+    data: Annotated[str, typer.Option(help="The dataset: digits needs no file; see `fedminimax list`.")] = "digits",
     rounds: Annotated[int, typer.Option(help="How many communication rounds.")] = 150,
     seed: Annotated[int, typer.Option(help="The seed of the split, the model and all sampling.")] = 0,
 ) -> None:
-    """Train a fair classifier of digits on ten unlike clients: FESS-GDA against Local SGDA."""
+    """Train a fair image classifier on ten unlike clients: FESS-GDA against Local SGDA."""
     from fedminimax.demo import demo
 
     if rounds < 5:
         raise InputError(f"--rounds is {rounds}, but the demonstration needs at least 5.")
     if out.exists() and not out.is_dir():
         raise InputError(f"--out is {out}, which is a file: give a folder.")
-    demo(out, rounds, seed)
+    demo(out, data, rounds, seed)
 
 
 @app.command("list")

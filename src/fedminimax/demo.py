@@ -1,4 +1,4 @@
-"""The demonstration: a classifier of handwritten digits that is fair to the worst class, on ten unlike clients."""
+"""The demonstration: an image classifier that is fair to the worst class, on ten unlike clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -17,7 +16,7 @@ from fedminimax.problems import MinimaxProblem, fair_classification
 from fedminimax.result import Result
 from fedminimax.run import run
 
-CLIENTS, CLASSES, ALPHA = 10, 10, 0.3
+CLIENTS, ALPHA = 10, 0.3
 AVERAGE, WORST = "accuracy/mean", "accuracy/worst"
 
 
@@ -35,24 +34,24 @@ def methods() -> dict[str, Algorithm]:
     return {"Local SGDA": LocalSGDA(**common), "FESS-GDA": FessGDA(**common, p=0.1, beta=0.9)}
 
 
-def task(seed: int = 0) -> tuple[MinimaxProblem, ClientData, dict[str, np.ndarray]]:
-    """Return the problem, the clients' data (digits, Dirichlet(0.3) over ten clients) and the test set."""
-    digits = datasets.load("digits")
-    owner = partition.dirichlet(digits.train["labels"], CLIENTS, ALPHA, seed=seed)
-    clients = ClientData.from_owner(digits.train, owner, CLIENTS)
-    return fair_classification(models.MLP((64,), CLASSES), clients, CLASSES, seed=seed), clients, digits.test
+def task(data: str = "digits", seed: int = 0) -> tuple[MinimaxProblem, ClientData, datasets.Dataset]:
+    """Return the problem, the clients' data (split by Dirichlet(0.3) over ten clients) and the dataset."""
+    images = datasets.load(data)
+    owner = partition.dirichlet(images.train["labels"], CLIENTS, ALPHA, seed=seed)
+    clients = ClientData.from_owner(images.train, owner, CLIENTS)
+    return fair_classification(models.MLP((64,), images.classes), clients, images.classes, seed=seed), clients, images
 
 
-def demo(folder: Path, rounds: int = 150, seed: int = 0, console: Console | None = None) -> Outcome:
+def demo(folder: Path, data: str = "digits", rounds: int = 150, seed: int = 0, console: Console | None = None) -> Outcome:
     """Run both methods, print a table of average and worst-class accuracy, and save a figure."""
     console = console or Console()
-    problem, clients, test = task(seed)
+    problem, clients, images = task(data, seed)
     console.print(
-        f"[bold]Fair classification of digits[/bold]: {clients.total} images on {clients.count} clients that hold "
+        f"[bold]Fair classification of {images.name}[/bold]: {clients.total} images on {clients.count} clients that hold "
         f"{clients.smallest} to {clients.largest} each, mostly of few classes.\n"
         "The model (min player) is trained against weights on the classes (max player), so that no class is left behind."
     )
-    judge = metrics.ClassAccuracy(test, CLASSES)
+    judge = metrics.ClassAccuracy(images.test, images.classes)
     results = {
         name: run(problem, clients, method, rounds=rounds, seed=seed, eval_every=5, metrics=judge, watch=WORST)
         for name, method in methods().items()

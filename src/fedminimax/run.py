@@ -106,7 +106,7 @@ def run(
 
     every = eval_every or max(1, rounds // 50)
     key = keys.root(seed)
-    judge = _Judge(problem, judged, data)
+    judge = _Judge(problem, judged, data.clients)
     evaluations: list[tuple[int, dict[str, float]]] = [(first, judge(carry.state))]
     done: list[Progress] = []
     now, last, interrupted = first, first + rounds, False

@@ -127,8 +127,8 @@ class ClientData:
             )
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
-            if np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all():
-                bad = int(np.argmin(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)))
+            bad = _first_bad(leaf)
+            if bad is not None:
                 client = int(np.searchsorted(starts, bad, side="right")) - 1
                 raise InputError(
                     f"Field {_name(path)} of client {client} has a NaN or infinite number in its example "
@@ -177,6 +177,17 @@ class ClientData:
     def __repr__(self) -> str:
         fields = {_name(p): np.shape(v)[1:] for p, v in jax.tree_util.tree_leaves_with_path(self.fields)}
         return f"ClientData({self.count} clients, {self.total} examples, sizes {self.smallest}-{self.largest}, {fields})"
+
+
+def _first_bad(leaf: np.ndarray, chunk: int = 65_536) -> int | None:
+    """Return the first example with a non-finite number, looking at a chunk at a time: no copy of the data's size."""
+    if not np.issubdtype(leaf.dtype, np.floating):
+        return None
+    for first in range(0, len(leaf), chunk):
+        rows = np.isfinite(leaf[first : first + chunk])
+        if not rows.all():
+            return first + int(np.argmin(rows.reshape(len(rows), -1).all(axis=1)))
+    return None
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pooch
+from rich.console import Console
 from sklearn.datasets import load_digits
 
 from fedminimax.errors import InputError
@@ -214,8 +215,10 @@ def _download(url: str, path: Path, md5: str) -> None:
     """Download a file whose md5 is known."""
     # A few seconds to connect: without network the user should hear about it now.
     downloader = pooch.HTTPDownloader(timeout=(5, 60))
+    pooch.get_logger().setLevel("WARNING")  # the console says it instead, and only on a terminal
     try:
-        pooch.retrieve(url, f"md5:{md5}", fname=path.name, path=path.parent, downloader=downloader)
+        with Console(stderr=True).status(f"Downloading {url}"):
+            pooch.retrieve(url, f"md5:{md5}", fname=path.name, path=path.parent, downloader=downloader)
     except (OSError, ValueError) as error:  # network and disk; a checksum that differs
         raise InputError(
             f"{path.name} is not in {path.parent} and could not be downloaded from {url} ({_reason(error)}): put the file "

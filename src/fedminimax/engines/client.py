@@ -121,7 +121,9 @@ class Client:
             return ((values,) if single else tuple(values)), evaluations + self.evaluations
 
         start = (tuple(jax.tree.map(jnp.asarray, c) for c in carry), jnp.asarray(0, jnp.int32))
-        values, evaluations = jax.lax.fori_loop(0, count, turn, start)
+        # Two turns a pass: with one, XLA copies every weight matrix at each step (10% of a round of a 200-200 network).
+        unroll = 2 if isinstance(count, int) and count > 1 else None
+        values, evaluations = jax.lax.fori_loop(0, count, turn, start, unroll=unroll)
         self.evaluations = outside + evaluations
         return values[0] if single else values
 

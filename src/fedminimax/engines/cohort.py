@@ -124,6 +124,8 @@ class Round(ABC):
 
     def stacked_traffic(self) -> Traffic:
         """Return the round's counts, one entry an exchange."""
+        if not self.traffic:  # a round that asks nobody anything
+            return Traffic(*(jnp.zeros(0, jnp.int32) for _ in Traffic._fields))
         as_int = lambda *values: jnp.stack([jnp.asarray(v, jnp.int32) for v in values])
         return jax.tree.map(as_int, *self.traffic)
 

@@ -24,7 +24,7 @@ from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import finite
 from fedminimax.engines.keys import Key
-from fedminimax.engines.simulator import Carry, Progress
+from fedminimax.engines.simulator import Carry, Placed, Progress
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.problems.base import MinimaxProblem
@@ -78,9 +78,9 @@ class Isolated:
         self.workers = [Worker(i, clients.only(i), self.problem, algorithm, own) for i in range(clients.count)]
         return Carry(algorithm.init(self.problem) if state is None else state, None)
 
-    def place(self, clients: ClientData) -> ClientData:
+    def place(self, clients: ClientData) -> Placed:
         """Leave the data where it is: every worker has its own."""
-        return clients
+        return Placed(clients, jnp.asarray(self.problem.client_weights(clients), float))
 
     def remember(self, carry: Carry, client_states: Tree) -> Carry:
         """Give the workers the states of an earlier run."""
@@ -95,7 +95,7 @@ class Isolated:
     def advance(
         self,
         algorithm: Algorithm,
-        clients: ClientData,
+        data: Placed,
         key: Key,
         carry: Carry,
         first: int,
@@ -105,9 +105,8 @@ class Isolated:
     ) -> tuple[Carry, Progress]:
         """Run ``rounds`` rounds, one after another."""
         done = []
-        weights = jnp.asarray(self.problem.client_weights(clients), float)
         for t in range(first, first + rounds):
-            round_ = IsolatedRound(self, clients, weights, key, t, trace)
+            round_ = IsolatedRound(self, data.clients, data.weights, key, t, trace)
             state = at_round(algorithm, t).round(self.problem, carry.state, Clients(round_))
             state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
             carry, self.messages = Carry(state, None), round_.messages

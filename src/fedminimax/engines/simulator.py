@@ -40,6 +40,13 @@ _SIDE_BY_SIDE = 2**24
 _AXIS = "clients"
 
 
+class Placed(NamedTuple):
+    """What every round reads: the clients' data and the weights p."""
+
+    clients: ClientData
+    weights: Any
+
+
 class Carry(NamedTuple):
     """What goes from round to round: the algorithm's state and the clients' own states (arrays [N, ...], or None)."""
 
@@ -99,10 +106,11 @@ class Simulator:
         spread = lambda leaf: jnp.zeros((clients.count, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
         return self._everywhere(Carry(jax.tree.map(jnp.asarray, fresh), jax.tree.map(spread, own)))
 
-    def place(self, clients: ClientData) -> ClientData:
-        """Put the data where the rounds will run, once."""
+    def place(self, clients: ClientData) -> Placed:
+        """Put the data, and the weights p, where the rounds will run, once."""
         # Aligned host arrays (as ClientData makes them) are used in place by every host device, not copied.
-        return self._everywhere(clients)
+        weights = np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
+        return self._everywhere(Placed(clients, weights))
 
     def remember(self, carry: Carry, client_states: Tree) -> Carry:
         """Give the clients the states of an earlier run."""
@@ -125,7 +133,7 @@ class Simulator:
     def advance(
         self,
         algorithm: Algorithm,
-        clients: ClientData,
+        data: Placed,
         key: Key,
         carry: Carry,
         first: int,
@@ -134,9 +142,8 @@ class Simulator:
         length: int | None = None,
     ) -> tuple[Carry, Progress]:
         """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) share a program."""
-        weights = self._everywhere(np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype))
         length = rounds if length is None else length
-        carry, progress = self._advance(algorithm, clients, weights, key, carry, first, rounds, trace, length=length)
+        carry, progress = self._advance(algorithm, data.clients, data.weights, key, carry, first, rounds, trace, length=length)
         return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
 
     def one_round(
