@@ -65,6 +65,13 @@ def test_results_can_be_saved_and_continued(task, tmp_path):
         fm.Result.load(tmp_path / "other")
 
 
+def test_a_metric_that_joins_later_has_no_past(task):
+    first = fm.run(task.problem, task.clients, METHOD, rounds=2, eval_every=1)
+    rest = fm.run(task.problem, task.clients, METHOD, rounds=2, eval_every=1, start=first, metrics=metrics.Value())
+    assert rest.history["round"].tolist() == [0, 1, 2, 3, 4]
+    assert np.isnan(rest.history["value"]).tolist() == [True, True, True, False, False]
+
+
 def test_ctrl_c_leaves_a_run_that_can_be_continued(task):
     whole = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1)
     calls = []
@@ -197,6 +204,9 @@ WRONG = [
     ({"strategy": 0}, "strategy must be 'auto'"),
     ({"engine": "rocket"}, "engine must be 'simulator' or 'isolated'"),
     ({"devices": 99}, "devices is 99, but JAX offers"),
+    ({"seed": 1.5}, "seed must be a whole number"),
+    ({"availability": fm.Availability((0.5, 0.5))}, "2 probabilities, but there are 4 clients"),
+    ({"metrics": metrics.ClassAccuracy()}, "Say how many classes"),
     ({"trace": fm.Trace((np.zeros((1, 4), int),))}, "covers 1 rounds, but 2 are to be run"),
     ({"trace": fm.Trace((np.full((2, 4), 7),))}, "client numbers below 4"),
     ({"trace": fm.Trace((np.zeros((2, 3), int),))}, "names 3 clients a round, but the algorithm asks for 4"),
@@ -221,6 +231,11 @@ WRONG_METHODS = [
     (lambda: fm.FessGDA(0.1, 0.1, beta=1.5), "beta must be between 0 and 1"),
     (lambda: fm.FessGDA(0.1, 0.1, local_steps=fm.UniformSteps(1, 2)), "one whole number"),
     (lambda: fm.Momentum(1.0), "0 <= rho < 1"),
+    (lambda: fm.LocalSGDA(0.1, 0.1, momentum=1.5), "momentum must be below 1"),
+    (lambda: fm.Proximal(-1.0), "mu >= 0"),
+    (lambda: fm.FedNormSGDA(0.1, 0.1, solver=fm.Weighted((1.0, 0.5)), local_steps=3), "up to 3 steps"),
+    (lambda: fm.FessGDA.from_theory(1.0, 0.5, mu_x=0.5, sigma=1.0), "leave sigma out"),
+    (lambda: fm.FedNormSGDA.from_theory(1.0, 0.5, clients=3, local_steps=2, beta_global=0.0), "beta_global must be positive"),
     (lambda: fm.UniformSteps(3, 2), "1 <= low <= high"),
     (lambda: fm.UniformSteps(1, 2, unit="days"), "'steps' or 'epochs'"),
     (lambda: fm.ClientSteps(()), "one number per client"),
@@ -248,6 +263,16 @@ def test_what_only_meets_in_a_run_is_named_before_it_starts(task):
         go(fm.LocalSGDA)
     with pytest.raises(fm.InputError, match="clients must be ClientData"):
         fm.run(task.problem, [1, 2], METHOD, rounds=1)
+    steps = fm.Trace(steps=np.full((1, 4), 2))
+    with pytest.raises(fm.InputError, match="its server step holds one K"):
+        fm.run(task.problem, task.clients, fm.FessGDA(0.1, 0.1), rounds=1, trace=steps)
+    other = fm.run(task.problem, task.clients, fm.ParallelSGDA(0.1, 0.1), rounds=0)
+    with pytest.raises(fm.InputError, match="is ParallelSGDA's, but the algorithm is LocalSGDA"):
+        fm.run(task.problem, task.clients, METHOD, rounds=1, start=other)
+    with pytest.raises(fm.InputError, match="must be numbers"):
+        fm.sweep(task.problem, task.clients, METHOD, rounds=2, grid={"momentum": [None, 0.5]})
+    with pytest.raises(fm.InputError, match="from 0 to"):
+        fm.sweep(task.problem, task.clients, METHOD, rounds=2, seeds=[-1])
     with pytest.raises(fm.InputError, match="no hyper-parameter 'lr'"):
         fm.sweep(task.problem, task.clients, METHOD, rounds=2, grid={"lr": [1]})
     with pytest.raises(fm.InputError, match="must divide rounds"):

@@ -25,9 +25,15 @@ def offer_cores() -> None:
     if wanted is not None and (not wanted.isdigit() or int(wanted) < 1):
         raise InputError(f"{VARIABLE} must be a whole number of at least 1, not {wanted!r}.")
     try:
-        jax.config.update("jax_num_cpu_devices", int(wanted) if wanted else len(os.sched_getaffinity(0)))
+        jax.config.update("jax_num_cpu_devices", int(wanted) if wanted else _cores())
     except RuntimeError:  # JAX runs already: one device then, unless the user chose otherwise.
         return
+
+
+def _cores() -> int:
+    """Return how many cores this process may use (not every system can tell them from those of the machine)."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def usable(asked: int | None, worthwhile: bool) -> int:

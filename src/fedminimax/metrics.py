@@ -58,13 +58,13 @@ def evaluate(metrics: Mapping[str, Metric], problem: MinimaxProblem, clients: Cl
 
 def objective(problem: MinimaxProblem, clients: ClientData, z: Point) -> jax.Array:
     """Return F(x, y) = sum_i p_i f_i(x, y)."""
-    loss = lambda z, batch: problem.loss(z.x, z.y, batch)
-    return over_all(loss, z, clients, problem.client_weights(clients))
+    return over_all(problem.loss, z, clients, problem.client_weights(clients))
 
 
 def gradient(problem: MinimaxProblem, clients: ClientData, z: Point) -> Point:
     """Return (grad_x F, grad_y F)."""
-    return over_all(lambda z, batch: problem.grad(z.x, z.y, batch), z, clients, problem.client_weights(clients))
+    both = lambda total: jax.grad(total, argnums=(0, 1))
+    return Point(*over_all(problem.loss, z, clients, problem.client_weights(clients), both))
 
 
 def maximize_y(
@@ -268,38 +268,38 @@ class ClassAccuracy:
 
     Args:
         data: held-out arrays {"inputs", "labels"}; by default the clients' training data.
-        classes: how many classes.
+        classes: how many classes (all must occur in the data).
     """
 
     data: Any = None
-    classes: int = field(default=10, metadata={"static": True})
+    classes: int = field(default=0, metadata={"static": True})
     name = "accuracy"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
         data = clients.fields if self.data is None else self.data
-        labels = jnp.asarray(data["labels"])
+        labels = _labels(data, self.classes)
         right = _correct(problem, state.x, data, labels.shape[0])
         return {"all": jnp.mean(right), **summary(_group_mean(right, labels, self.classes))}
 
 
 @_metric
 class ClassLoss:
-    """The loss of each class under the model's own loss: mean, worst, worst-20%, best-20%.
+    """The cross-entropy of the model's predictions on each class: mean, worst, worst-20%, best-20%.
 
     Args:
         data: held-out arrays {"inputs", "labels"}; by default the clients' training data.
-        classes: how many classes.
+        classes: how many classes (all must occur in the data).
     """
 
     data: Any = None
-    classes: int = field(default=10, metadata={"static": True})
+    classes: int = field(default=0, metadata={"static": True})
     name = "class_loss"
 
     def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
-        """Return the summary (cross-entropy by class)."""
+        """Return the summary."""
         data = clients.fields if self.data is None else self.data
-        labels = jnp.asarray(data["labels"])
+        labels = _labels(data, self.classes)
 
         def one(batch: Tree) -> jax.Array:
             scores = jax.nn.log_softmax(_predict(problem)(state.x, batch["inputs"]))
@@ -323,6 +323,12 @@ def summary(values: jax.Array, higher_is_better: bool = True) -> dict[str, jax.A
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _labels(data: Any, classes: int) -> jax.Array:
+    if classes < 1:
+        raise InputError("Say how many classes there are: ClassAccuracy(test, classes=10).")
+    return jnp.asarray(data["labels"])
 
 
 def _predict(problem: MinimaxProblem) -> Callable[[Tree, Tree], jax.Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +35,8 @@ class Result:
         rounds: how many rounds have been run in all.
         client_states: the clients' own states, [N, ...], where the algorithm has any.
         trace: who took part, when ``record=True``.
-        seconds: the wall time of the rounds, compilation left out.
-        compile_seconds: the wall time of compilation.
+        seconds: the wall time of all calls but the first.
+        compile_seconds: the wall time of the first call: compilation (unless it was kept from an earlier run) and one round.
         interrupted: whether Ctrl-C ended it early; it can be continued with ``run(..., start=result)``.
     """
 
@@ -104,9 +103,10 @@ class Result:
         record["trace"] = None if self.trace is None else dict(self.trace.__dict__)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
-            file.write(wire.encode(record))
-        os.replace(file.name, target)
+        contents = wire.encode(record)
+        unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
+        unfinished.write_bytes(contents)
+        os.replace(unfinished, target)
         return target
 
     @classmethod

@@ -32,7 +32,8 @@ SIMULATOR, ISOLATED = "simulator", "isolated"
 _WORTH_SPLITTING = 20_000
 """Parameters of a whole cohort above which cores are worth their meeting points (measured: benchmarks/README.md)."""
 _CALL_SECONDS = 0.5
-_ROOM = 4096
+_ROOM = 256
+"""Rounds a call at the most: one number, so that runs of any length share a program."""
 
 
 def run(
@@ -78,11 +79,19 @@ def run(
         trace: a record of cohorts and local steps to replay.
         record: keep a trace of this run in the result.
         state: an algorithm's state to start from, at round 0.
-        start: a result to continue exactly, from its last round.
+        start: a result to continue exactly, from its last round and with its seed.
         progress: show a progress bar; by default on a terminal only.
         watch: the metric that the bar shows; by default the first.
     """
     check_input(problem, clients, algorithm, rounds, eval_every)
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise InputError(f"seed must be a whole number, not {seed!r}.")
+    if availability is not None:
+        availability.check(clients.count)
+    if start is not None and start.method != type(algorithm).__name__:
+        raise InputError(f"The result to continue is {start.method}'s, but the algorithm is {type(algorithm).__name__}.")
+    if record and start is not None and start.trace is None:
+        raise InputError("The result to continue has no trace to add to: record from the first round on.")
     if state is not None and start is not None:
         raise InputError("Give either a state to start from or a result to continue, not both.")
     first = 0 if start is None else start.rounds
@@ -119,7 +128,7 @@ def run(
                 stop = min(last, first + ((now - first) // every + 1) * every)
                 count = min(stop - now, pace, _ROOM)
                 before = time.perf_counter()
-                carry, part = carrier.advance(algorithm, data, key, carry, now, count, trace, length=min(every, _ROOM))
+                carry, part = carrier.advance(algorithm, data, key, carry, now, count, trace, length=_ROOM)
                 pace = clock.took(time.perf_counter() - before, count)
                 done.append(part)
                 now += count
@@ -142,7 +151,7 @@ def run(
         seed=seed,
         rounds=now,
         client_states=carrier.client_states(carry),
-        trace=_recorded(done) if record else None,
+        trace=_recorded(done, start) if record else None,
         seconds=clock.running + (0.0 if start is None else start.seconds),
         compile_seconds=clock.compiling,
         interrupted=interrupted,
@@ -238,16 +247,26 @@ def _history(
     history = {name: np.array([values[name] for _, values in evaluations]) for name in names}
     history = {"round": rounds, **history}
     if start is not None:
-        shared = [n for n in start.history if n in history]
-        history = {n: np.concatenate([start.history[n], history[n]]) for n in shared} if evaluations else start.history
+        before, after = len(start.history["round"]), len(rounds)
+        missing = lambda n: np.full(n, np.nan)
+        history = {
+            n: np.concatenate([start.history.get(n, missing(before)), history.get(n, missing(after))])
+            for n in dict.fromkeys([*start.history, *history])
+            if n not in costs
+        }
     for name, values in costs.items():
         history[name] = np.concatenate([[0], np.cumsum(values)])[history["round"]]
     return history
 
 
-def _recorded(done: list[Progress]) -> Trace:
-    cohorts = zip(*(p.cohorts for p in done), strict=True) if done else ()
-    return Trace(cohorts=tuple(np.concatenate(parts) for parts in cohorts))
+def _recorded(done: list[Progress], start: Result | None) -> Trace:
+    parts = [p.attendance for p in done]
+    if start is not None and start.trace is not None:
+        parts.insert(0, (start.trace.cohorts, start.trace.invited, start.trace.answers))
+    if not parts:
+        return Trace()
+    cohorts, invited, answers = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    return Trace(cohorts=tuple(cohorts), invited=tuple(invited), answers=tuple(answers))
 
 
 def check_input(

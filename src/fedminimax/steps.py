@@ -70,6 +70,15 @@ def draw(spec: Steps, bits: jax.Array, client: Any, size: Any, batch_size: int |
     return count
 
 
+def most_steps(spec: Steps) -> int | None:
+    """Return the most steps a client may take; None where that depends on its data."""
+    if isinstance(spec, int):
+        return spec
+    if spec.unit == EPOCHS:
+        return None
+    return spec.high if isinstance(spec, UniformSteps) else max(spec.counts)
+
+
 def check(spec: Steps, name: str = "local_steps") -> None:
     """Raise an :class:`InputError` unless ``spec`` says how many steps to take."""
     if isinstance(spec, bool) or not isinstance(spec, (int, UniformSteps, ClientSteps)):

@@ -125,7 +125,7 @@ def sweep(
         devices: how many cores or accelerators to split the runs over; None: all.
         side_by_side: run at most so many at once (memory); None: all.
     """
-    check_input(problem, clients, algorithm, rounds)
+    check_input(problem, clients, algorithm, rounds, eval_every)
     grid = {name: list(values) for name, values in (grid or {}).items()}
     kinds = {f.name: bool(f.metadata.get("static")) for f in fields(algorithm)}  # type: ignore[arg-type]
     for name, values in grid.items():
@@ -133,7 +133,13 @@ def sweep(
             raise InputError(f"{type(algorithm).__name__} has no hyper-parameter {name!r}: it has {', '.join(kinds)}.")
         if not values:
             raise InputError(f"The grid has no values for {name!r}.")
+        if not kinds[name] and not all(isinstance(v, (int, float, np.generic)) and not isinstance(v, bool) for v in values):
+            raise InputError(
+                f"The grid's values for {name!r} must be numbers, not {values}: run a sweep for each of the others."
+            )
     chosen = list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
+    if any(not 0 <= s < 2**32 for s in chosen):
+        raise InputError("A sweep's seeds must be whole numbers from 0 to 2^32 - 1.")
     if not chosen:
         raise InputError("A sweep needs at least one seed.")
     every = eval_every or max(d for d in range(1, max(1, rounds // 50) + 1) if rounds % d == 0)

@@ -177,9 +177,12 @@ def test_availability_and_schedules_agree_on_both_engines(row, task):
 
 @every_method
 def test_a_recorded_run_replays_exactly(row, task):
-    recorded = go(task, row.algorithm, record=True)
+    chance = fm.Availability(probability=0.6, over_invite=1.4)
+    recorded = go(task, row.algorithm, record=True, availability=chance)
     replayed = go(task, row.algorithm, trace=recorded.trace)
     close(recorded.state, replayed.state)
+    assert {k: v.tolist() for k, v in recorded.costs.items()} == {k: v.tolist() for k, v in replayed.costs.items()}
+    recorded = go(task, row.algorithm, record=True)
     reversed_cohorts = tuple(np.asarray(c)[:, ::-1] for c in recorded.trace.cohorts)
     close(recorded.state, go(task, row.algorithm, trace=fm.Trace(reversed_cohorts)).state)
     others = fm.Trace(tuple((np.asarray(c) + 1) % 5 for c in recorded.trace.cohorts))

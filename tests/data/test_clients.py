@@ -105,6 +105,18 @@ def test_draws_differ_by_step_place_client_and_seed():
     np.testing.assert_array_equal(again.batch(4), first)
 
 
+def test_full_gradients_of_unequal_clients_need_the_memory_of_the_model(x64):
+    """Not that of a model an example: a thousand examples of a 100 x 100 matrix would be 40 MB."""
+    data = ClientData.from_list([np.ones((n, 100), np.float32) for n in (1000, 999)])
+    loss = lambda x, y, batch: jnp.mean(jnp.sum((batch @ x) ** 2, axis=1)) - jnp.sum(y**2)
+    problem = fm.MinimaxProblem(loss, jnp.ones((100, 100), jnp.float32), jnp.zeros(1, jnp.float32))
+    everybody = jax.jit(lambda z, data: fm.metrics.gradient(problem, data, z))
+    alone = jax.jit(lambda z, data: problem.grad(z.x, z.y, client(data, 0).full))
+    for program in (everybody, alone):
+        compiled = program.lower(problem.start, data).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 8e6
+
+
 def test_full_batches_of_unequal_clients_are_exact(x64):
     """Padded, masked, and in chunks: the mean is the client's own."""
     from fedminimax.problems import base

@@ -182,6 +182,64 @@ def test_the_servers_draws_are_reproducible_and_replayable(x64, engine):
     assert replayed.costs["floats_up"].tolist() == [0], "a round that asks nobody costs nothing"
 
 
+@method
+class TwoCohorts(Asking):
+    """Asks two cohorts in turn, twice each: every client must find the note that belongs to its place."""
+
+    def round(self, problem, state, clients):
+        first, second = clients.sample(3), clients.sample(3)
+        for cohort, offset in ((first, 10.0), (second, 20.0)):
+            cohort.mean(self.keep, state.x, offset)
+        return Log(state.x, state.y, first.mean(self.recall, state.x) + 1000 * second.mean(self.recall, state.x))
+
+    def keep(self, problem, client, x, offset):
+        return Reply(x[0], note=offset + self.number(problem, client, x))
+
+    def recall(self, problem, client, x):
+        return client.note
+
+
+@BOTH
+def test_notes_of_two_cohorts_do_not_meet(x64, engine):
+    problem, data = toy()
+    trace = fm.Trace((np.array([[0, 1, 2]]), np.array([[2, 1, 5]])))
+    seen = fm.run(problem, data, TwoCohorts(), rounds=1, engine=engine, trace=trace).state.seen
+    assert np.isclose(seen, 10 + (0 + 1 + 2) / 3 + 1000 * (20 + (2 + 1 + 5) / 3))
+
+
+@method
+class WithReplacement(Counting):
+    def round(self, problem, state, clients):
+        return Log(state.x, state.y, clients.sample(2, replace=True).sum(self.visit, state.x))
+
+
+@BOTH
+def test_clients_with_a_memory_are_not_drawn_twice(x64, engine):
+    problem, data = toy()
+    with pytest.raises(fm.InputError, match="cannot be drawn with replacement"):
+        fm.run(problem, data, WithReplacement(), rounds=1, engine=engine)
+
+
+@BOTH
+def test_weights_follow_their_clients_in_whatever_order_they_come(x64, engine):
+    problem, data = toy(weights=[1, 2, 3, 4, 5, 85])
+    go = lambda method, **options: fm.run(problem, data, method, engine=engine, **options)
+    method = fm.FedNormSGDA(0.1, 0.1, local_steps=2)
+    backwards = fm.Trace((np.tile(np.arange(6)[::-1], (2, 1)),))
+    np.testing.assert_allclose(go(method, rounds=2).x, go(method, rounds=2, trace=backwards).x, rtol=1e-12)
+    some = fm.Trace((np.array([[5, -1, 3, -1, -1, 1]]),))
+    assert np.isclose(go(AskMean(), rounds=1, trace=some).state.seen, (5 * 85 + 3 * 4 + 1 * 2) / (85 + 4 + 2))
+
+
+def test_a_recorded_run_that_was_continued_has_one_trace(x64):
+    problem, data = toy()
+    go = lambda **options: fm.run(problem, data, AskMean(cohort_size=3), **options)
+    whole, rest = go(rounds=4, record=True), go(rounds=2, record=True, start=go(rounds=2, record=True))
+    np.testing.assert_array_equal(whole.trace.cohorts[0], rest.trace.cohorts[0])
+    with pytest.raises(fm.InputError, match="no trace to add to"):
+        go(rounds=2, record=True, start=go(rounds=2))
+
+
 # -- accounting --------------------------------------------------------------------------------------------------------
 
 
@@ -228,26 +286,33 @@ def test_counts_beyond_32_bits_stay_exact(x64):
     assert costs["grad_evals"].tolist() == [2 * 2_000_000_011] * 2
 
 
+def test_counts_of_a_million_clients_stay_exact():
+    from fedminimax.engines import accounting
+
+    counts = np.random.default_rng(0).integers(0, 2**31 - 1, 1_000_000, dtype=np.int32)
+    parts = [int(np.asarray(jnp.sum(part))) for part in accounting.split(jnp.asarray(counts))]
+    traffic = accounting.Traffic(*(np.array([[v]]) for v in (0, 0, 0, *parts)))
+    nothing = dict.fromkeys(accounting.PLAYERS, 0)
+    costs = accounting.history([accounting.Message("f", nothing, nothing)], traffic)
+    assert costs["grad_evals"].tolist() == [int(counts.astype(np.int64).sum())]
+
+
 # -- the guard ---------------------------------------------------------------------------------------------------------
 
 
 @method
 class Reports(Asking):
-    """Client i reports the number i, client 5 something else."""
+    """Client i reports the number i, client 5 something else; as a loss or as a vector."""
 
     odd: float = 1e9
+    field: str = static(default="loss")
 
     def round(self, problem, state, clients):
-        return Log(state.x, state.y, clients.all().mean(self.report, state.x).loss)
+        return Log(state.x, state.y, clients.all().mean(self.report, state.x)[self.field])
 
     def report(self, problem, client, x):
         value = self.number(problem, client, x)
-        return Loss(jnp.where(client.id == 5, self.odd, value))
-
-
-@state
-class Loss(NamedTuple):
-    loss: Any
+        return {self.field: jnp.where(client.id == 5, self.odd, value)}
 
 
 @BOTH
@@ -260,12 +325,14 @@ class Loss(NamedTuple):
         (fm.Guard(aggregate="median"), 2.5, 0),
         (fm.Guard(aggregate="median", max_loss=100.0), 2.0, 1),
         (fm.Guard(aggregate="trimmed", trim=0.2), (1 + 2 + 3 + 4) / 4, 0),
+        (fm.Guard(aggregate="trimmed", trim=0.01), (1 + 2 + 3 + 4) / 4, 0),
     ],
     ids=str,
 )
 def test_guards(x64, engine, guard, expected, dropped):
     problem, data = toy()
-    result = fm.run(problem, data, Reports(), rounds=1, engine=engine, guard=guard)
+    method = Reports(field="loss" if guard.max_norm is None else "x")
+    result = fm.run(problem, data, method, rounds=1, engine=engine, guard=guard)
     assert np.isclose(result.state.seen, expected)
     assert result.costs["dropped"].tolist() == [dropped]
 

@@ -40,7 +40,9 @@ def test_damage_is_found():
     with pytest.raises(fm.InputError, match="damaged or cut short"):
         wire.decode(data[:-8])
     with pytest.raises(fm.InputError, match="damaged or cut short"):
-        wire.decode(data.replace(b'"d"', b'"n"'))
+        wire.decode(data.replace(b'"float64"', b'"float65"'))
+    with pytest.raises(fm.InputError, match="holds a Joint: import the module"):
+        wire.decode(wire.encode(Point(1, 2)).replace(b"Point", b"Joint"))
 
 
 def test_nothing_that_is_read_runs_code():

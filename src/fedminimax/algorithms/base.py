@@ -54,6 +54,9 @@ class Algorithm(ABC):
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name)
             if item.metadata.get("static"):
+                if isinstance(value, np.integer):
+                    value = int(value)
+                    object.__setattr__(self, item.name, value)
                 _check_static(type(self).__name__, item.name, value)
             else:
                 object.__setattr__(self, item.name, _checked_real(type(self).__name__, item.name, value))
@@ -97,4 +100,6 @@ def _checked_real(owner: str, name: str, value: Any) -> Any:
         raise InputError(f"{owner}.{name} must be finite, not {value}.")
     if (np.asarray(value) < 0).any():
         raise InputError(f"{owner}.{name} must not be negative, but is {value}.")
+    if name == "momentum" and (np.asarray(value) >= 1).any():
+        raise InputError(f"{owner}.momentum must be below 1, but is {value}.")
     return float(value) if np.ndim(value) == 0 else value

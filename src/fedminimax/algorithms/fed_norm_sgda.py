@@ -15,10 +15,11 @@ from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import refresh, server_step
 from fedminimax.algorithms.local_sgda import SnapshotState
-from fedminimax.algorithms.solvers import Plain, Solver
+from fedminimax.algorithms.solvers import Plain, Solver, Weighted
+from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
+from fedminimax.steps import Steps, most_steps
 
 
 class _Normalised(Algorithm):
@@ -33,10 +34,18 @@ class _Normalised(Algorithm):
     batch_size: int | None
     cohort_size: int | None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        longest = most_steps(self.local_steps)
+        if isinstance(self.solver, Weighted) and longest is not None and longest > len(self.solver.a):
+            raise InputError(
+                f"Weighted has {len(self.solver.a)} weights, but clients take up to {longest} steps: give one each."
+            )
+
     def _server_step(self, problem: Any, z: Point, clients: Any, *x_snapshot: Tree) -> Point:
         cohort = clients.sample(self.cohort_size)
         # (3): cohort weights p_i n / |C|, which need not sum to one
-        weights = cohort.weights * (clients.count / cohort.size)
+        weights = cohort.weights * (clients.count / jnp.maximum(cohort.members, 1))
         g = cohort.sum(self.normalised_update, z.x, z.y, *x_snapshot, weights=weights)
         # tau_eff = sum_i p_i ||a_i||_1 over all n clients, also under partial participation
         steps = clients.steps(self.local_steps, self.batch_size)
@@ -122,6 +131,8 @@ class FedNormSGDA(_Normalised):
             beta_global: beta_G, the growth of the heterogeneity.
             batch_size: examples a step.
         """
+        if not beta_global > 0:
+            raise InputError(f"beta_global must be positive (1 when clients differ by a constant), not {beta_global}.")
         n, P, tau, kappa = clients, cohort_size or clients, local_steps, L / mu
         absent = (n - P) / (n - 1) / n if n > 1 else 0.0  # (n-P)/(n-1) max_i w_i
         noise = beta_local**2 / (n * tau)  # beta_L^2 max_i w_i ||a_i||_2^2 / ||a_i||_1^2
@@ -200,11 +211,14 @@ class FedNormSGDAPlus(_Normalised):
         """Return the step sizes of Theorem 3 (nonconvex-concave) with the constants of its Theta(.) set to one.
 
         eta = 1 / (L tau T^(3/8)), gamma_x = P^(1/4) / (tau T)^(3/4), gamma_y = P^(3/4) / (tau T)^(1/4) and
-        S = sqrt(T / (tau P)); gamma_y is cut where the theorem's condition 16 tau gamma_y L (n/P) (P-1)/(n-1) <= 1 asks for it.
+        S = sqrt(T / (tau P)). Where the theorem's conditions (with beta_L = 0, beta_G = 1) ask for less, they are cut:
+        16 tau gamma_y L (n/P) max((P-1)/(n-1), (n-P)/(n(n-1))) <= 1 and 64 eta^2 (tau-1)^2 L^2 n/P <= 1.
         """
         P, T, tau = cohort_size or clients, rounds, local_steps
-        together = clients / P * (P - 1) / (clients - 1) if clients > 1 else 1.0
-        lr = 1.0 / (L * tau * T**0.375)
+        n = clients
+        together = n / P * max((P - 1) / (n - 1), (n - P) / (n - 1) / n) if n > 1 else 1.0
+        M = (tau - 1) ** 2
+        lr = min(1.0 / (L * tau * T**0.375), 1.0 / (8.0 * L * math.sqrt(M * n / P)) if M else math.inf)
         gamma_x = P**0.25 / (tau * T) ** 0.75
         gamma_y = min(P**0.75 / (tau * T) ** 0.25, 1.0 / (16.0 * tau * L * together) if together else math.inf)
         return cls(

@@ -82,6 +82,7 @@ class FessGDA(LocalUpdates):
         local_steps: int = 1,
         sigma: float = 0.0,
         gap: float = 1.0,
+        clients: int | None = None,
         rounds: int | None = None,
         cohort_size: int | None = None,
         batch_size: int | None = None,
@@ -104,11 +105,16 @@ class FessGDA(LocalUpdates):
             gap: Delta, the initial value of the potential above its minimum.
             rounds: T.
             cohort_size: m.
+            clients: M; with m < M (and unlike clients) the noise bound on eta_x is smaller by sqrt(K).
             batch_size: examples a step.
         """
         K = local_steps
         drift = math.inf if K == 1 else 1.0 / (2.0 * L * math.sqrt(2.0 * (2 * K - 1) * (K - 1)))
         if mu is not None and mu_x is not None:
+            if sigma > 0:
+                raise InputError(
+                    "FessGDA.from_theory has no constants for noise when f is PL in both players: leave sigma out."
+                )
             fast = 1.0 / (4.0 * L * K)
             slow = fast * min(mu, mu_x) ** 2 / (64.0 * L**2)
             eta_x, eta_y = (slow, fast) if mu_x >= mu else (fast, slow)
@@ -120,7 +126,9 @@ class FessGDA(LocalUpdates):
             if sigma > 0:
                 if rounds is None or cohort_size is None:
                     raise InputError("FessGDA.from_theory with sigma > 0 needs rounds and cohort_size.")
-                eta_x = min(eta_x, math.sqrt(cohort_size * gap) / (sigma * math.sqrt(K * rounds * L)))
+                partial = clients is not None and cohort_size < clients
+                noise = sigma * math.sqrt(rounds * L) * (K if partial else math.sqrt(K))
+                eta_x = min(eta_x, math.sqrt(cohort_size * gap) / noise)
             eta_y, p = eta_x / 256.0, 2.0 * L
             if mu is not None:
                 beta = eta_y * K * mu / 80000.0
@@ -148,6 +156,8 @@ class FessGDA(LocalUpdates):
 
     def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
         """Step along the mean of the cohort's local updates, held near z."""
+        if not isinstance(clients.steps(self.local_steps, self.batch_size), int):
+            raise InputError("FessGDA cannot replay unequal steps: its server step holds one K (use FedNormSGDA).")
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y)
         # - eta_{x,l} eta_{x,g} K p (x_t - z_t), the server's step size being applied below

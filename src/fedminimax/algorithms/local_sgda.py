@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedminimax import players
-from fedminimax.algorithms.base import Algorithm, algorithm, state, static
+from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.local import refresh, server_step
 from fedminimax.algorithms.solvers import LocalUpdates, Solver, solver_of
 from fedminimax.players import Point, Tree
@@ -72,7 +71,7 @@ class SnapshotState(NamedTuple):
 
 
 @algorithm
-class LocalSGDAPlus(Algorithm):
+class LocalSGDAPlus(LocalUpdates):
     r"""Local SGDA+: the max player sees a snapshot of the min player that changes every S rounds.
 
     .. math:: x^{(k+1)} = x^{(k)} - \eta_x \nabla_x f_i(x^{(k)}, y^{(k)}; \xi),\quad
@@ -111,10 +110,7 @@ class LocalSGDAPlus(Algorithm):
         x, y = server_step(problem, Point(state.x, state.y), update, 1.0, 1.0)
         return SnapshotState(x, y, x_snapshot)
 
-    def local_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_snapshot: Tree) -> Point:
-        """Return how far the client's local steps lead."""
-        start = Point(x, y)
-        end = solver_of(self.momentum).run(
-            problem, client, start, self.lr_x, self.lr_y, self.local_steps, self.batch_size, x_snapshot=x_snapshot
-        )
-        return players.sub(end, start)
+    @property
+    def solver(self) -> Solver:
+        """Plain steps, or heavy-ball momentum."""
+        return solver_of(self.momentum)

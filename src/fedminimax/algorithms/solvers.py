@@ -18,7 +18,7 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.algorithms.local import descent_ascent, gradient
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
-from fedminimax.schedules import Scalar
+from fedminimax.schedules import Scalar, as_schedule
 
 
 class Solver:
@@ -100,6 +100,7 @@ class Momentum(Solver):
     rho: Scalar = 0.9
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rho", as_schedule(self.rho))
         if isinstance(self.rho, (int, float)) and not 0 <= self.rho < 1:
             raise InputError(f"Momentum needs 0 <= rho < 1, not {self.rho}.")
 
@@ -123,10 +124,15 @@ class Momentum(Solver):
 class Proximal(Solver):
     """Steps on f + mu/2 ||x - x_t||^2 - mu/2 ||y - y_t||^2: clients are pulled back to where the round began.
 
-    a_k = (1 - eta mu)^(tau-1-k) and ||a||_1 = [1 - (1 - eta mu)^tau] / (eta mu).
+    a_k = (1 - eta mu)^(tau-1-k) and ||a||_1 = [1 - (1 - eta mu)^tau] / (eta mu), for eta mu < 1.
     """
 
     mu: Scalar = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mu", as_schedule(self.mu))
+        if isinstance(self.mu, (int, float)) and not self.mu >= 0:
+            raise InputError(f"Proximal needs mu >= 0, not {self.mu}.")
 
     def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any) -> tuple[Point, Tree]:
         """Return the gradient with the pull."""
@@ -135,9 +141,9 @@ class Proximal(Solver):
 
     def norm(self, steps: Any, lr: Any) -> Any:
         """Return the geometric sum."""
-        tau, rate = jnp.asarray(steps, float), lr * self.mu
-        safe = jnp.where(rate == 0, 1.0, rate)
-        return jnp.where(rate == 0, tau, (1 - (1 - safe) ** tau) / safe)
+        tau, rate = jnp.asarray(steps, float), jnp.asarray(lr * self.mu, float)
+        safe = jnp.where(rate == 0, 0.5, rate)
+        return jnp.where(rate == 0, tau, -jnp.expm1(tau * jnp.log1p(-safe)) / safe)
 
 
 @jax.tree_util.register_dataclass
@@ -174,8 +180,10 @@ class LocalUpdates(Algorithm):
         """The local solver."""
         return Plain()
 
-    def local_update(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def local_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_snapshot: Tree | None = None) -> Point:
         """Return how far the client's local steps lead from (x, y)."""
         start = Point(x, y)
-        end = self.solver.run(problem, client, start, self.lr_x, self.lr_y, self.local_steps, self.batch_size)
+        end = self.solver.run(
+            problem, client, start, self.lr_x, self.lr_y, self.local_steps, self.batch_size, x_snapshot=x_snapshot
+        )
         return players.sub(end, start)

@@ -112,7 +112,7 @@ class ClientData:
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(fields)}
         if len(total) != 1 or min(total) % count or not min(total):
             raise InputError(f"{count} equal parts need fields of one length that {count} divides, not {sorted(total)}.")
-        return cls._checked(jax.tree.map(_as_aligned, fields), np.full(count, min(total) // count), batching)
+        return cls._checked(jax.tree.map(_aligned_copy, fields), np.full(count, min(total) // count), batching)
 
     @classmethod
     def _checked(cls, fields: Tree, sizes: np.ndarray, batching: str) -> ClientData:
@@ -198,10 +198,8 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
-def _as_aligned(leaf: Any) -> np.ndarray:
+def _aligned_copy(leaf: Any) -> np.ndarray:
     leaf = np.asarray(leaf)
-    if leaf.ctypes.data % 64 == 0 and leaf.flags.c_contiguous:
-        return leaf
     out = _aligned(leaf.shape, leaf.dtype)
     out[...] = leaf
     return out

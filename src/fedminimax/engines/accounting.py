@@ -18,7 +18,7 @@ import numpy as np
 from fedminimax.players import Tree
 
 PLAYERS = ("x", "y", "other")
-_WORD = 16
+_BITS = 11
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,18 @@ class Traffic(NamedTuple):
     """Clients whose reply arrived."""
     dropped: Any
     """Replies that the guard refused."""
-    evaluations_high: Any
-    """Per-example gradients evaluated, divided by 2^16."""
     evaluations_low: Any
-    """... and the remainders, added up: two 32-bit sums that cannot overflow where one could."""
+    """Per-example gradients evaluated: the low 11 bits of each client's count, added up,"""
+    evaluations_middle: Any
+    """... the next 11,"""
+    evaluations_high: Any
+    """... and the rest: three 32-bit sums that stay exact for a million clients where one would overflow."""
 
 
-def split(count: Any) -> tuple[Any, Any]:
-    """Split a count so that the sums of both parts stay exact in 32 bits."""
-    count = jnp.asarray(count, jnp.int32)
-    return count >> _WORD, count & ((1 << _WORD) - 1)
+def split(count: Any) -> tuple[Any, Any, Any]:
+    """Split a count into parts of 11 bits, whose sums over a million clients stay exact in 32 bits."""
+    count, mask = jnp.asarray(count, jnp.int32), (1 << _BITS) - 1
+    return count & mask, (count >> _BITS) & mask, count >> (2 * _BITS)
 
 
 def measure_request(fn: Callable[..., Any], broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...]) -> dict[str, int]:
@@ -92,7 +94,8 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
             size = np.array([getattr(m, direction)[player] for m in messages], np.int64)
             costs[f"floats_{direction}_{player}"] = senders @ size
         costs[f"floats_{direction}"] = sum(costs[f"floats_{direction}_{p}"] for p in PLAYERS)  # type: ignore[assignment]
-    costs["grad_evals"] = (counts.evaluations_high * (1 << _WORD) + counts.evaluations_low).sum(-1)
+    parts = (counts.evaluations_low, counts.evaluations_middle, counts.evaluations_high)
+    costs["grad_evals"] = sum(part.sum(-1) << (_BITS * k) for k, part in enumerate(parts))
     costs["replies"] = counts.answered.sum(-1)
     costs["dropped"] = counts.dropped.sum(-1)
     return costs

@@ -39,6 +39,11 @@ class Availability:
         if not self.over_invite >= 1:
             raise InputError(f"over_invite must be at least 1, not {self.over_invite}.")
 
+    def check(self, count: int) -> None:
+        """Raise an :class:`InputError` unless there is one probability for all, or one for each client."""
+        if isinstance(self.probability, tuple) and len(self.probability) != count:
+            raise InputError(f"Availability has {len(self.probability)} probabilities, but there are {count} clients.")
+
     def invitations(self, needed: int, count: int) -> int:
         """Return how many clients to invite so as to keep ``needed`` of ``count``."""
         return min(count, math.ceil(self.over_invite * needed))
@@ -60,15 +65,23 @@ class Trace:
             of client numbers, -1 where a place stayed empty.
         steps: optional tau, [rounds, N].
         draws: optional values of the server's own draws, by name, each [rounds, ...].
+        invited: optional, one entry for each cohort: how many clients were invited to it, [rounds].
+        answers: optional, one entry for each exchange: which places of the cohort answered it, [rounds, S].
+
+    What is not given is drawn as in any run, so a trace recorded by ``run(..., record=True)`` replays with the same seed.
     """
 
     cohorts: tuple[Any, ...] = ()
     steps: Any = None
     draws: dict[str, Any] = field(default_factory=dict)
+    invited: tuple[Any, ...] = ()
+    answers: tuple[Any, ...] = ()
 
     def check(self, rounds: int, count: int) -> None:
         """Raise an :class:`InputError` unless the trace covers ``rounds`` rounds of ``count`` clients."""
         named = [(f"cohort {k}", c) for k, c in enumerate(self.cohorts)] + list(self.draws.items())
+        named += [(f"answers {k}", a) for k, a in enumerate(self.answers)]
+        named += [(f"invited {k}", i) for k, i in enumerate(self.invited)]
         for name, record in [*named, *([("steps", self.steps)] if self.steps is not None else [])]:
             if np.shape(record)[:1] < (rounds,):
                 raise InputError(f"The trace's {name} covers {len(record)} rounds, but {rounds} are to be run.")

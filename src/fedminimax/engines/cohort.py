@@ -54,8 +54,15 @@ class Executed(NamedTuple):
     """What the clients keep until the end of the round, stacked."""
     refused: Any
     """How many replies the guard refused."""
-    evaluations: tuple[Any, Any]
+    evaluations: tuple[Any, Any, Any]
     """Gradient evaluations, split (see :func:`accounting.split`)."""
+
+
+class Attendance(NamedTuple):
+    """Who is in a cohort (-1: an empty place), and how many were invited."""
+
+    ids: jax.Array
+    invited: jax.Array
 
 
 class Replies(NamedTuple):
@@ -91,7 +98,8 @@ class Round(ABC):
         self.conditions, self.trace = conditions, trace
         self.messages: list[Message] = []
         self.traffic: list[Traffic] = []
-        self.cohorts: list[jax.Array] = []
+        self.cohorts: list[Attendance] = []
+        self.answers: list[jax.Array] = []
         self._phases = 0
 
     @abstractmethod
@@ -106,6 +114,15 @@ class Round(ABC):
         weights: Any,
     ) -> Executed:
         """Run ``fn`` on the cohort's clients; with weights return the weighted sum, without them the stacked replies."""
+
+    @property
+    @abstractmethod
+    def has_client_state(self) -> bool:
+        """Whether clients remember something from round to round."""
+
+    def attendance(self) -> tuple[Any, ...]:
+        """Return who was there: the cohorts, how many were invited to each, and who answered each exchange."""
+        return tuple(c.ids for c in self.cohorts), tuple(c.invited for c in self.cohorts), tuple(self.answers)
 
     def next_key(self) -> Key:
         """Return the key of the next phase."""
@@ -160,6 +177,9 @@ class Clients:
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
         invited: Any = size
         present: Any = None
+        in_order = False
+        if replace and current.has_client_state:
+            raise InputError("Clients that remember something cannot be drawn with replacement: sample without it.")
         if trace is not None and nth < len(trace.cohorts):
             ids = jnp.asarray(trace.cohorts[nth])[current.t]
             if ids.shape != (size,):
@@ -167,8 +187,9 @@ class Clients:
                     f"The trace's cohort {nth} names {ids.shape[0]} clients a round, but the algorithm asks for {size}."
                 )
             present, ids = ids >= 0, jnp.maximum(ids, 0)
-            invited = jnp.sum(present)
+            invited = jnp.asarray(trace.invited[nth])[current.t] if nth < len(trace.invited) else jnp.sum(present)
         else:
+            in_order = weights is None and not replace and size == self.count
             if availability is not None and not replace:
                 invited = availability.invitations(size, self.count)
             ids = (
@@ -185,8 +206,9 @@ class Clients:
                 # Everybody stays in place: then a cohort of all is still in the clients' order.
                 first = jnp.sort(first) if invited == size else first
                 ids, present = ids[first], answers[first]
-        current.cohorts.append(ids if present is None else jnp.where(present, ids, -1))
-        return Cohort(current, ids.astype(jnp.int32), present, invited, everybody=size == self.count and not replace)
+        cohort = Cohort(current, len(current.cohorts), ids.astype(jnp.int32), present, invited, in_order)
+        current.cohorts.append(Attendance(ids if present is None else jnp.where(present, ids, -1), jnp.asarray(invited)))
+        return cohort
 
     def all(self) -> Cohort:
         """Return the cohort of all clients."""
@@ -221,20 +243,25 @@ class Cohort:
     the server. Updates and gradients are better replies than models: a reply that is lost then leaves the model as it was.
 
     Attributes:
+        number: which cohort of the round this is: 0, 1, ...
         ids: the clients' numbers, [S].
-        size: S.
-        weights: their p_i, [S].
+        size: S, the places that were asked for.
+        members: how many of them are filled (fewer than S when too few clients answered).
+        weights: their p_i, [S]; zero at an empty place.
     """
 
-    def __init__(self, current: Round, ids: jax.Array, present: Any, invited: Any, everybody: bool):
+    def __init__(self, current: Round, number: int, ids: jax.Array, present: Any, invited: Any, in_order: bool):
         self._round, self._present, self._invited, self._asked = current, present, invited, False
-        self.ids, self.size, self.everybody = ids, ids.shape[0], everybody
+        self.number, self.ids, self.size, self._in_order = number, ids, ids.shape[0], in_order
+        self.members: Any = self.size if present is None else jnp.sum(present)
+        self._joined = present
         self.note: Tree = None
 
     @property
     def weights(self) -> jax.Array:
-        """The p_i of the cohort's clients, [S]."""
-        return self._round.weights if self.everybody else self._round.weights[self.ids]
+        """The p_i of the cohort's clients, [S]; zero at an empty place."""
+        own = self._round.weights if self._in_order else self._round.weights[self.ids]
+        return own if self._joined is None else jnp.where(self._joined, own, 0.0)
 
     def map(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies:
         """Return every client's reply, stacked: memory grows with the cohort.
@@ -277,12 +304,17 @@ class Cohort:
             invited = self.size if present is None else jnp.sum(present)
             if availability is not None:
                 present = present & availability.answers(keys.variant(key, _ANSWER), self.ids)
+        nth, trace = len(current.messages), current.trace
+        if trace is not None and nth < len(trace.answers):
+            answered_then = jnp.asarray(trace.answers[nth])[current.t]
+            present = answered_then if present is None else present & answered_then
         down = accounting.measure_request(fn, broadcast, per_client)
         done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights)
         answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
         current.messages.append(Message(_function_name(fn), down, accounting.measure_reply(row)))
         current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations))
+        current.answers.append(jnp.ones(self.size, bool) if present is None else present)
         self._present, self._asked, self.note = present, True, done.note
         return done
 

@@ -23,12 +23,12 @@ class Guard:
     from one client never reaches the model.
 
     Args:
-        max_norm: a reply (an update, a gradient) longer than this is scaled down to it.
+        max_norm: a reply (an update, a gradient; its ``loss`` field apart) longer than this is scaled down to it.
         max_loss: a reply whose ``loss`` field exceeds this in absolute value is dropped.
         aggregate: "mean" (weighted, as the algorithm asks), "trimmed" (mean without the extremes, coordinate by
             coordinate) or "median". The last two need all replies at once, so memory grows with the cohort, and count
             every client equally.
-        trim: the share dropped at either end by "trimmed".
+        trim: the share dropped at either end by "trimmed" (at least one reply, while that leaves any).
         drop_nonfinite: set to False to let everything through (to see what then happens).
     """
 
@@ -60,11 +60,14 @@ class Guard:
             accepted = finite(reply)
         if self.max_loss is not None:
             for path, leaf in jax.tree_util.tree_leaves_with_path(reply):
-                if getattr(path[-1] if path else None, "name", None) == "loss":
+                if _is_loss(path):
                     accepted = accepted & jnp.all(jnp.abs(leaf) <= self.max_loss)
         if self.max_norm is not None:
-            length = players.norm(reply)
-            reply = players.scale(reply, jnp.where(length > self.max_norm, self.max_norm / length, 1.0))
+            vectors = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(reply) if not _is_loss(path)]
+            length = players.norm(vectors)
+            factor = jnp.where(length > self.max_norm, self.max_norm / length, 1.0)
+            shorten = lambda path, leaf: leaf if _is_loss(path) else (factor * leaf).astype(leaf.dtype)
+            reply = jax.tree_util.tree_map_with_path(shorten, reply)
         if accepted is not True:
             # Not a product with zero: NaN times zero is NaN.
             reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
@@ -80,13 +83,19 @@ class Guard:
             if self.aggregate == MEDIAN:
                 low, high = (count - 1) // 2, count // 2 + 1
             else:
-                cut = jnp.floor(self.trim * count).astype(count.dtype)
+                least = 1 if self.trim > 0 else 0  # of few replies too: a share of four that rounds to none guards nothing
+                cut = jnp.minimum(jnp.maximum(jnp.floor(self.trim * count).astype(count.dtype), least), (count - 1) // 2)
                 low, high = cut, count - cut
             rank = jnp.arange(leaf.shape[0]).reshape(mask.shape)
             kept = (rank >= low) & (rank < high)
             return jnp.sum(jnp.where(kept, ordered, 0.0), axis=0) / jnp.maximum(high - low, 1).astype(leaf.dtype)
 
         return players.select(count > 0, jax.tree.map(location, stacked), jax.tree.map(lambda a: jnp.zeros_like(a[0]), stacked))
+
+
+def _is_loss(path: Any) -> bool:
+    last = path[-1] if path else None
+    return str(getattr(last, "name", getattr(last, "key", ""))) == "loss"
 
 
 def finite(tree: Tree) -> Any:

@@ -37,14 +37,14 @@ class Worker:
     def __init__(self, id: int, data: ClientData, problem: MinimaxProblem, algorithm: Algorithm, state: Tree):
         self.id, self.data, self.state = id, data, state
         self._problem, self._algorithm = problem, algorithm
-        self._note: Tree = None
+        self._notes: dict[str, Tree] = {}
         self._round = -1
 
     def handle(self, request: bytes) -> bytes:
         """Run the program that the request names, and return its reply."""
         ask = wire.decode(request)
         if ask["round"] != self._round:
-            self._note, self._round = None, ask["round"]
+            self._notes, self._round = {}, ask["round"]
         run = _program(self._problem, ask["function"])
         out, evaluations = run(
             self._algorithm,
@@ -54,13 +54,13 @@ class Worker:
             ask["key"],
             ask["steps_word"],
             self.state,
-            self._note,
+            self._notes.get(ask["place"]),
             ask["steps"],
             tuple(ask["arguments"]),
         )
         if out.state is not None and finite(out.value):
             self.state = out.state
-        self._note = out.note
+        self._notes[ask["place"]] = out.note
         return wire.encode({"value": _host(out.value), "evaluations": int(evaluations)})
 
 
@@ -110,7 +110,7 @@ class Isolated:
             state = at_round(algorithm, t).round(self.problem, carry.state, Clients(round_))
             state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
             carry, self.messages = Carry(state, None), round_.messages
-            done.append(Progress(round_.stacked_traffic(), tuple(round_.cohorts) if self.conditions.record else ()))
+            done.append(Progress(round_.stacked_traffic(), round_.attendance() if self.conditions.record else ()))
         return carry, jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *done)
 
 
@@ -146,6 +146,11 @@ class IsolatedRound(Round):
         )
         self.engine = engine
 
+    @property
+    def has_client_state(self) -> bool:
+        """Whether clients remember something from round to round."""
+        return self.engine.workers[0].state is not None
+
     def execute(
         self,
         fn: ClientFunction,
@@ -166,7 +171,7 @@ class IsolatedRound(Round):
         guard = self.conditions.guard
         here = np.ones(cohort.size, bool) if present is None else np.asarray(present)
         replies: list[Any] = [None] * cohort.size
-        accepted, evaluations = np.zeros(cohort.size, bool), (0, 0)
+        accepted, evaluations = np.zeros(cohort.size, bool), accounting.split(0)
         for k in np.flatnonzero(here):
             id = int(cohort.ids[k])
             own = jax.tree.map(lambda a, k=k: a[k], per_client)
@@ -174,6 +179,7 @@ class IsolatedRound(Round):
             request = {
                 "function": name,
                 "round": int(self.t),
+                "place": f"{cohort.number}/{k}",
                 "key": _host(keys.derive(key, id)),
                 "steps_word": _host(self.steps_words(jnp.asarray([id]))[0]),
                 "steps": None if steps is None else _host(steps),
@@ -182,8 +188,7 @@ class IsolatedRound(Round):
             reply = wire.decode(self.engine.workers[id].handle(wire.encode(request)))
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply["value"]))
             replies[k], accepted[k] = value, bool(passed)
-            high, low = accounting.split(reply["evaluations"])
-            evaluations = (evaluations[0] + high, evaluations[1] + low)
+            evaluations = jax.tree.map(jnp.add, evaluations, accounting.split(reply["evaluations"]))
         expected = self._expected(name, algorithm, cohort.note, broadcast, per_client)
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), expected.value)
         replies = [empty if reply is None else reply for reply in replies]

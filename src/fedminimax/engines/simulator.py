@@ -55,10 +55,10 @@ class Carry(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What came out of some rounds: counts and, when recorded, who took part (arrays over rounds)."""
+    """What came out of some rounds: counts and, when recorded, who was there (arrays over rounds)."""
 
     traffic: Traffic
-    cohorts: tuple[Any, ...]
+    attendance: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Simulator:
         state = current.round(self.problem, carry.state, Clients(round_))
         state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
         self.messages = round_.messages
-        cohorts = tuple(round_.cohorts) if self.conditions.record else ()
-        return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), cohorts)
+        attendance = round_.attendance() if self.conditions.record else ()
+        return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance)
 
     def _rounds(
         self,
@@ -217,6 +217,11 @@ class SimulatedRound(Round):
             trace=trace,
         )
         self.simulator, self.algorithm, self.data, self.client_states = simulator, algorithm, data, client_states
+
+    @property
+    def has_client_state(self) -> bool:
+        """Whether clients remember something from round to round."""
+        return self.client_states is not None
 
     def execute(
         self,

@@ -46,6 +46,8 @@ def decode(data: bytes) -> Tree:
     end = 12 + int.from_bytes(data[4:12], "little")
     try:
         tree, _ = _rebuild(json.loads(data[12:end]), memoryview(data), end)
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"The fedminimax message or file is damaged or cut short ({error}).") from error
     return tree
@@ -95,5 +97,7 @@ def _rebuild(node: Any, data: memoryview, at: int) -> tuple[Any, int]:
         value, at = _rebuild(child, data, at)
         children.append(value)
     if "n" in node:
+        if node["n"] not in _MESSAGES:
+            raise InputError(f"The message or file holds a {node['n']}: import the module that defines that class first.")
         return _MESSAGES[node["n"]](*children), at
     return (children if "l" in node else tuple(children)), at

@@ -77,35 +77,37 @@ class MinimaxProblem:
 
     def value(self, x: Tree, y: Tree, batch: Tree | Span) -> jax.Array:
         """Return f(x, y) on a batch, or on all of a client's examples."""
-        return self._on(lambda z, data: self.loss(z.x, z.y, data), Point(x, y), batch)
+        return self._on(lambda loss: loss, Point(x, y), batch)
 
     def grad(self, x: Tree, y: Tree, batch: Tree | Span) -> Point:
         """Return (grad_x f, grad_y f) on a batch, or on all of a client's examples."""
-        both = jax.grad(self.loss, argnums=(0, 1))
-        return self._on(lambda z, data: Point(*both(z.x, z.y, data)), Point(x, y), batch)
+        return Point(*self._on(lambda loss: jax.grad(loss, argnums=(0, 1)), Point(x, y), batch))
 
     def grad_x(self, x: Tree, y: Tree, batch: Tree | Span) -> Tree:
         """Return grad_x f alone."""
-        return self._on(lambda z, data: jax.grad(self.loss)(z.x, z.y, data), Point(x, y), batch)
+        return self._on(lambda loss: jax.grad(loss), Point(x, y), batch)
 
     def grad_y(self, x: Tree, y: Tree, batch: Tree | Span) -> Tree:
         """Return grad_y f alone."""
-        return self._on(lambda z, data: jax.grad(self.loss, argnums=1)(z.x, z.y, data), Point(x, y), batch)
+        return self._on(lambda loss: jax.grad(loss, argnums=1), Point(x, y), batch)
 
-    def _on(self, fn: Callable[[Point, Tree], Tree], z: Point, batch: Tree | Span) -> Any:
+    def _on(self, transform: Callable[[Any], Any], z: Point, batch: Tree | Span) -> Any:
+        """Evaluate a transform of the loss (itself, or a gradient) on a batch or a span."""
         if not isinstance(batch, Span):
-            return fn(z, batch)
+            return transform(lambda x, y: self.loss(x, y, batch))(z.x, z.y)
         data, start, size = batch.data, batch.start, batch.size
         fields = jax.tree.map(jnp.asarray, data.fields)
         if data.smallest == data.largest <= CHUNK:
-            return fn(z, jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), fields))
+            rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), fields)
+            return transform(lambda x, y: self.loss(x, y, rows))(z.x, z.y)
         chunk = min(data.largest, CHUNK)
 
         def part(first: Any) -> Tree:
             offset = first + jnp.arange(chunk)
             weights = jnp.where(offset < size, 1.0, 0.0) / size
             rows = jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], fields)
-            return weighted(fn, z, rows, weights)
+            # The gradient of a weighted sum, not the sum of per-example gradients: memory is the model's.
+            return transform(weighted(self.loss, rows, weights))(z.x, z.y)
 
         if data.largest <= chunk:
             return part(0)
@@ -168,16 +170,33 @@ def client_weights(weights: Any, clients: ClientData) -> Any:
     return p / p.sum()
 
 
-def weighted(fn: Callable[[Point, Tree], Tree], z: Point, rows: Tree, weights: jax.Array) -> Tree:
-    """Return sum_j weights_j fn(z, row j): what a mean over examples becomes when they count unequally."""
-    one = lambda row: fn(z, jax.tree.map(lambda a: a[None], row))
-    return jax.tree.map(lambda v: jnp.tensordot(weights.astype(v.dtype), v, 1), jax.vmap(one)(rows))
+def weighted(fn: Callable[..., Tree], rows: Tree, weights: jax.Array) -> Callable[[Tree, Tree], Tree]:
+    """Return (x, y) -> sum_j weights_j fn(x, y, row j): what a mean over examples becomes when they count unequally."""
+
+    def total(x: Tree, y: Tree) -> Tree:
+        values = jax.vmap(lambda row: fn(x, y, jax.tree.map(lambda a: a[None], row)))(rows)
+        return jax.tree.map(lambda v: jnp.tensordot(weights.astype(v.dtype), v, 1), values)
+
+    return total
 
 
-def over_all(fn: Callable[[Point, Tree], Tree], z: Point, clients: ClientData, weights: Any) -> Tree:
-    """Return sum_i weights_i mean_j fn(z, example j of client i), in chunks: memory does not grow with the data.
+def over_all(
+    fn: Callable[..., Tree],
+    z: Point,
+    clients: ClientData,
+    weights: Any,
+    transform: Callable[[Any], Any] = lambda total: total,
+) -> Tree:
+    """Return sum_i weights_i mean_j fn(x, y, example j of client i), or a gradient of it, in chunks.
 
-    ``fn`` must be a mean over its batch, as a loss is.
+    Memory is that of a chunk and of the result, however much data there is.
+
+    Args:
+        fn: a mean over its batch, as a loss is.
+        z: where to evaluate.
+        clients: everybody's data.
+        weights: one number per client.
+        transform: what to do with the sum as a function of (x, y), such as ``jax.grad``.
     """
     share = jnp.asarray(weights) / jnp.asarray(clients.sizes)
     per_example = share[clients.owners()]
@@ -187,7 +206,8 @@ def over_all(fn: Callable[[Point, Tree], Tree], z: Point, clients: ClientData, w
         offset = first + jnp.arange(chunk)
         inside = jnp.minimum(offset, total - 1)
         scale = jnp.where(offset < total, per_example[inside], 0.0)
-        return weighted(fn, z, jax.tree.map(lambda a: jnp.asarray(a)[inside], clients.fields), scale)
+        rows = jax.tree.map(lambda a: jnp.asarray(a)[inside], clients.fields)
+        return transform(weighted(fn, rows, scale))(z.x, z.y)
 
     if total <= chunk:
         return part(0)

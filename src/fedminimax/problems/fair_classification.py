@@ -59,9 +59,9 @@ def fair_classification(
         return jnp.mean(importance * entropy(x, batch)) - penalty / 2 * jnp.sum(y**2)
 
     def best_response(x: Any, data: ClientData, p: Any) -> jax.Array:
-        def by_class(z: Any, batch: Any) -> jax.Array:
+        def by_class(x: Any, _: Any, batch: Any) -> jax.Array:
             one_hot = jax.nn.one_hot(batch["labels"], classes)
-            return jnp.mean(one_hot * (scale[batch["labels"]] * entropy(z.x, batch))[:, None], axis=0)
+            return jnp.mean(one_hot * (scale[batch["labels"]] * entropy(x, batch))[:, None], axis=0)
 
         losses = over_all(by_class, Point(x, None), data, p)  # F_1, ..., F_C
         simplex = Simplex(classes)
