@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -141,6 +142,12 @@ def run(
                 evaluations.append((now, judge(carry.state)))
 
     costs = _costs(carrier, done, start)
+    if done and (refused := int(costs["dropped"][first:].sum())):
+        warnings.warn(
+            f"The guard refused {refused} of {int(costs['replies'][first:].sum())} replies (costs['dropped'] says when): "
+            "a client is broken, or the step sizes are too large.",
+            stacklevel=2,
+        )
     return Result(
         state=jax.tree.map(np.asarray, carry.state),
         history=_history(evaluations, costs, start),

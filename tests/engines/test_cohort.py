@@ -134,7 +134,8 @@ def test_client_state_lives_with_the_engine(x64, engine):
 @BOTH
 def test_a_client_whose_work_broke_keeps_its_old_state(x64, engine):
     problem, data = toy()
-    result = fm.run(problem, data, Counting(broken_at=1), rounds=3, engine=engine)
+    with pytest.warns(UserWarning, match="refused 1 of 18 replies"):
+        result = fm.run(problem, data, Counting(broken_at=1), rounds=3, engine=engine)
     np.testing.assert_allclose(result.client_states["visits"], [3, 2, 3, 3, 3, 3])
     assert result.costs["dropped"].tolist() == [0, 1, 0]
 

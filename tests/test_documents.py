@@ -1,0 +1,36 @@
+"""What the README and the examples show must run as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(arguments, cwd):
+    env = {**os.environ, "MPLBACKEND": "Agg"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=env, check=False)
+
+
+def test_the_readmes_python_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len(blocks) == 2
+    done = run(["-W", "error::UserWarning", "-c", "\n".join(blocks)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run.fmx").is_file()
+    assert "lr_x" in done.stdout
+
+
+def test_the_own_problem_example_solves_its_problem(tmp_path):
+    done = run([str(ROOT / "examples" / "own_problem.py")], tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if re.match(r"\s*\d+ ", line)]
+    assert float(rows[-1][1]) < 0.6 * float(rows[0][1])
+
+
+def test_ci_runs_the_readmes_test_command():
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    assert "<!-- tests -->" in readme
+    assert "<!-- tests -->" in ci
