@@ -2,7 +2,7 @@
 
     python examples/fair_images.py --data fashion_mnist --rounds 30 --out fair.png
 
-Needs the dataset's files (`FEDMINIMAX_DATA`) or a network to fetch them from. About a second and a half a round on two cores.
+Needs the dataset's files (`FEDMINIMAX_DATA`) or a network to fetch them from.
 """
 
 import argparse
