@@ -4,13 +4,18 @@ from fedminimax.devices import offer_cores
 
 offer_cores()
 
-from fedminimax import data, metrics, models, problems, sets  # noqa: E402
+from fedminimax import data, metrics, models, penalties, problems, sets  # noqa: E402
 from fedminimax._version import __version__  # noqa: E402
 from fedminimax.algorithms import (  # noqa: E402
+    AFL,
+    DRFA,
     FSGDA,
     SAGDA,
+    DeltaFL,
+    FedAvg,
     FedNormSGDA,
     FedNormSGDAPlus,
+    FedProx,
     FessGDA,
     LocalSGDA,
     LocalSGDAPlus,
@@ -18,6 +23,9 @@ from fedminimax.algorithms import (  # noqa: E402
     ParallelSGDA,
     Plain,
     Proximal,
+    QFedAvg,
+    Scaffold,
+    ScaffPD,
     SmoothedGDA,
     Weighted,
 )
@@ -25,8 +33,9 @@ from fedminimax.data import ClientData  # noqa: E402
 from fedminimax.engines.availability import Availability, Trace  # noqa: E402
 from fedminimax.engines.guard import Guard  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
+from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402
 from fedminimax.players import Point  # noqa: E402
-from fedminimax.problems import MinimaxProblem, Task  # noqa: E402
+from fedminimax.problems import MinimaxProblem, RobustProblem, Task  # noqa: E402
 from fedminimax.result import Result  # noqa: E402
 from fedminimax.run import run  # noqa: E402
 from fedminimax.schedules import Piecewise, PowerDecay  # noqa: E402
@@ -34,13 +43,21 @@ from fedminimax.steps import ClientSteps, UniformSteps  # noqa: E402
 from fedminimax.sweep import Sweep, sweep  # noqa: E402
 
 __all__ = [
+    "AFL",
+    "DRFA",
     "FSGDA",
     "SAGDA",
+    "Agnostic",
     "Availability",
+    "CVaR",
+    "ChiSquare",
     "ClientData",
     "ClientSteps",
+    "DeltaFL",
+    "FedAvg",
     "FedNormSGDA",
     "FedNormSGDAPlus",
+    "FedProx",
     "FessGDA",
     "Guard",
     "InputError",
@@ -54,7 +71,12 @@ __all__ = [
     "Point",
     "PowerDecay",
     "Proximal",
+    "QFair",
+    "QFedAvg",
     "Result",
+    "RobustProblem",
+    "ScaffPD",
+    "Scaffold",
     "SmoothedGDA",
     "Sweep",
     "Task",
@@ -65,6 +87,7 @@ __all__ = [
     "data",
     "metrics",
     "models",
+    "penalties",
     "problems",
     "run",
     "sets",

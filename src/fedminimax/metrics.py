@@ -18,10 +18,11 @@ from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
-from fedminimax.problems.base import CHUNK, MinimaxProblem, over_all
+from fedminimax.problems.base import by_client, group_mean, over_all, per_example
+from fedminimax.problems.robust import Problem
 
 _T = TypeVar("_T")
-Metric = Callable[[MinimaxProblem, ClientData, Any], Any]
+Metric = Callable[[Any, ClientData, Any], Any]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -44,7 +45,7 @@ def named(metrics: Iterable[Metric] | Mapping[str, Metric] | Metric) -> dict[str
     return found
 
 
-def evaluate(metrics: Mapping[str, Metric], problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, Any]:
+def evaluate(metrics: Mapping[str, Metric], problem: Problem, clients: ClientData, state: Any) -> dict[str, Any]:
     """Return every number of every metric; those of a dict are called "metric/number"."""
     flat: dict[str, Any] = {}
     for name, metric in metrics.items():
@@ -56,25 +57,32 @@ def evaluate(metrics: Mapping[str, Metric], problem: MinimaxProblem, clients: Cl
 # -- the objective over everybody --------------------------------------------------------------------------------------
 
 
-def objective(problem: MinimaxProblem, clients: ClientData, z: Point) -> jax.Array:
+def point(problem: Problem, clients: ClientData, state: Any) -> Point:
+    """Return (x, y) of a state; a method that has no weights on clients counts them by p."""
+    y = state.y if state.y is not None else jnp.asarray(problem.client_weights(clients))
+    return Point(state.x, y)
+
+
+def objective(problem: Problem, clients: ClientData, z: Point) -> jax.Array:
     """Return F(x, y) = sum_i p_i f_i(x, y)."""
+    problem, clients = problem.shared(clients)
     return over_all(problem.loss, z, clients, problem.client_weights(clients))
 
 
-def gradient(problem: MinimaxProblem, clients: ClientData, z: Point) -> Point:
+def gradient(problem: Problem, clients: ClientData, z: Point) -> Point:
     """Return (grad_x F, grad_y F)."""
+    problem, clients = problem.shared(clients)
     both = lambda total: jax.grad(total, argnums=(0, 1))
     return Point(*over_all(problem.loss, z, clients, problem.client_weights(clients), both))
 
 
-def maximize_y(
-    problem: MinimaxProblem, clients: ClientData, x: Tree, y: Tree, tol: float = 1e-6, max_steps: int = 2000
-) -> Tree:
+def maximize_y(problem: Problem, clients: ClientData, x: Tree, y: Tree, tol: float = 1e-6, max_steps: int = 2000) -> Tree:
     """Return argmax_{y in Y} F(x, y): exactly where the problem knows it, else to tolerance from ``y``.
 
     Projected gradient ascent with Nesterov's extrapolation, restarted when it overshoots, and a step size found by
     backtracking. It stops when ||P_Y(y + s grad) - y|| / s <= tol (1 + its value at the start).
     """
+    problem, clients = problem.shared(clients)
     if problem.best_response is not None:
         return problem.best_response(x, clients, jnp.asarray(problem.client_weights(clients)))
     value = lambda y: objective(problem, clients, Point(x, y))
@@ -82,10 +90,9 @@ def maximize_y(
     return _ascend(value, slope, problem.project_y, y, tol, max_steps)
 
 
-def minimize_x(
-    problem: MinimaxProblem, clients: ClientData, x: Tree, y: Tree, tol: float = 1e-6, max_steps: int = 2000
-) -> Tree:
+def minimize_x(problem: Problem, clients: ClientData, x: Tree, y: Tree, tol: float = 1e-6, max_steps: int = 2000) -> Tree:
     """Return argmin_{x in X} F(x, y) to tolerance from ``x`` (a local one where F is not convex in x)."""
+    problem, clients = problem.shared(clients)
     value = lambda x: -objective(problem, clients, Point(x, y))
     slope = lambda x: players.scale(gradient(problem, clients, Point(x, y)).x, -1.0)
     return _ascend(value, slope, problem.project_x, x, tol, max_steps)
@@ -100,9 +107,9 @@ class Value:
 
     name = "value"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return F(x, y)."""
-        return objective(problem, clients, Point(state.x, state.y))
+        return objective(problem, clients, point(problem, clients, state))
 
 
 @_metric
@@ -111,9 +118,9 @@ class GradientNorms:
 
     name = "grad"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return both norms."""
-        g = gradient(problem, clients, Point(state.x, state.y))
+        g = gradient(problem, clients, point(problem, clients, state))
         return {"x": players.norm(g.x), "y": players.norm(g.y)}
 
 
@@ -128,9 +135,9 @@ class Stationarity:
     smoothness: Any = 1.0
     name = "stationarity"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return both measures."""
-        z, step = Point(state.x, state.y), 1.0 / self.smoothness
+        z, step = point(problem, clients, state), 1.0 / self.smoothness
         g = gradient(problem, clients, z)
         moved = problem.project(Point(players.add(z.x, g.x, -step), players.add(z.y, g.y, step)))
         # Without a constraint on x the first is ||grad_x f||, as the definition has it.
@@ -151,9 +158,9 @@ class Phi:
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "phi"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the value and the gradient's norm."""
-        z = Point(state.x, maximize_y(problem, clients, state.x, state.y, self.tol, self.max_steps))
+        z = Point(state.x, maximize_y(problem, clients, *point(problem, clients, state), self.tol, self.max_steps))
         return {"value": objective(problem, clients, z), "grad": players.norm(gradient(problem, clients, z).x)}
 
 
@@ -175,12 +182,13 @@ class MoreauGradient:
     max_steps: int = field(default=1000, metadata={"static": True})
     name = "moreau"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the norm of the envelope's gradient."""
         center, pull = state.x, self.smoothness
+        begin = point(problem, clients, state).y
 
         def best(u: Tree) -> Tree:
-            return maximize_y(problem, clients, u, state.y, self.tol, self.max_steps)
+            return maximize_y(problem, clients, u, begin, self.tol, self.max_steps)
 
         def value(u: Tree) -> jax.Array:
             phi = objective(problem, clients, Point(u, best(u)))
@@ -202,10 +210,11 @@ class DualityGap:
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "gap"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> jax.Array:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the gap."""
-        up = Point(state.x, maximize_y(problem, clients, state.x, state.y, self.tol, self.max_steps))
-        down = Point(minimize_x(problem, clients, state.x, state.y, self.tol, self.max_steps), state.y)
+        here = point(problem, clients, state)
+        up = Point(here.x, maximize_y(problem, clients, *here, self.tol, self.max_steps))
+        down = Point(minimize_x(problem, clients, *here, self.tol, self.max_steps), here.y)
         return objective(problem, clients, up) - objective(problem, clients, down)
 
 
@@ -220,9 +229,11 @@ class Distance:
     solution: Any
     name = "distance"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the distances."""
         x = players.norm(players.sub(state.x, self.solution.x))
+        if state.y is None:  # a method without a max player
+            return {"x": x}
         y = players.norm(players.sub(state.y, self.solution.y))
         return {"x": x, "y": y, "total": jnp.hypot(x, y)}
 
@@ -237,11 +248,11 @@ class ClientLoss:
     clients: Any = None
     name = "client_loss"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
         data = clients if self.clients is None else self.clients
-        losses = _per_example(lambda batch: problem.loss(state.x, state.y, batch), data.fields, data.total)
-        return summary(_group_mean(losses, data.owners(), data.count), higher_is_better=False)
+        losses = per_example(problem.client_loss(state), data.fields, data.total)
+        return summary(by_client(losses, data), higher_is_better=False)
 
 
 @_metric
@@ -255,11 +266,33 @@ class ClientAccuracy:
     clients: Any = None
     name = "client_accuracy"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
         data = clients if self.clients is None else self.clients
         right = _correct(problem, state.x, data.fields, data.total)
-        return summary(_group_mean(right, data.owners(), data.count))
+        return summary(by_client(right, data))
+
+
+@_metric
+class ClientWeights:
+    """The weights w that the max player has put on the clients: their entropy, the largest, and with ``each`` all of them.
+
+    The entropy is that of w / sum w over its greatest value, log N: 1 for equal weights, 0 for all on one client.
+
+    Args:
+        each: also return every weight, as "w/0", "w/1", ...: the history of w.
+    """
+
+    each: bool = field(default=False, metadata={"static": True})
+    name = "w"
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the numbers."""
+        w = point(problem, clients, state).y
+        share = w / jnp.sum(w)
+        spread = -jnp.sum(jnp.where(share > 0, share * jnp.log(jnp.where(share > 0, share, 1.0)), 0.0))
+        numbers = {"entropy": spread / jnp.log(max(2, clients.count)), "largest": jnp.max(w)}
+        return numbers | ({str(i): w[i] for i in range(clients.count)} if self.each else {})
 
 
 @_metric
@@ -275,12 +308,12 @@ class ClassAccuracy:
     classes: int = field(default=0, metadata={"static": True})
     name = "accuracy"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
         data = clients.fields if self.data is None else self.data
         labels = _labels(data, self.classes)
         right = _correct(problem, state.x, data, labels.shape[0])
-        return {"all": jnp.mean(right), **summary(_group_mean(right, labels, self.classes))}
+        return {"all": jnp.mean(right), **summary(group_mean(right, labels, self.classes))}
 
 
 @_metric
@@ -296,7 +329,7 @@ class ClassLoss:
     classes: int = field(default=0, metadata={"static": True})
     name = "class_loss"
 
-    def __call__(self, problem: MinimaxProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
         data = clients.fields if self.data is None else self.data
         labels = _labels(data, self.classes)
@@ -305,12 +338,12 @@ class ClassLoss:
             scores = jax.nn.log_softmax(_predict(problem)(state.x, batch["inputs"]))
             return -jnp.mean(jnp.take_along_axis(scores, batch["labels"][:, None], axis=1))
 
-        losses = _per_example(one, {"inputs": data["inputs"], "labels": labels}, labels.shape[0])
-        return summary(_group_mean(losses, labels, self.classes), higher_is_better=False)
+        losses = per_example(one, {"inputs": data["inputs"], "labels": labels}, labels.shape[0])
+        return summary(group_mean(losses, labels, self.classes), higher_is_better=False)
 
 
 def summary(values: jax.Array, higher_is_better: bool = True) -> dict[str, jax.Array]:
-    """Return mean, worst, and the means of the worst and best 20% (at least one) of some groups' values."""
+    """Return mean, worst, variance, and the means of the worst and best 20% (at least one) of some groups' values."""
     ordered = jnp.sort(values if higher_is_better else -values)
     fifth = max(1, round(0.2 * values.shape[0]))
     sign = 1.0 if higher_is_better else -1.0
@@ -319,6 +352,7 @@ def summary(values: jax.Array, higher_is_better: bool = True) -> dict[str, jax.A
         "worst": sign * ordered[0],
         "worst20": sign * jnp.mean(ordered[:fifth]),
         "best20": sign * jnp.mean(ordered[-fifth:]),
+        "variance": jnp.var(values),
     }
 
 
@@ -331,27 +365,16 @@ def _labels(data: Any, classes: int) -> jax.Array:
     return jnp.asarray(data["labels"])
 
 
-def _predict(problem: MinimaxProblem) -> Callable[[Tree, Tree], jax.Array]:
+def _predict(problem: Problem) -> Callable[[Tree, Tree], jax.Array]:
     if problem.predict is None:
         raise InputError(f"{problem.name} has no `predict`: give MinimaxProblem one to measure accuracy.")
     return problem.predict
 
 
-def _correct(problem: MinimaxProblem, x: Tree, data: Any, count: int) -> jax.Array:
+def _correct(problem: Problem, x: Tree, data: Any, count: int) -> jax.Array:
     predict = _predict(problem)
     one = lambda batch: jnp.mean(jnp.argmax(predict(x, batch["inputs"]), axis=-1) == batch["labels"], dtype=float)
-    return _per_example(one, {"inputs": data["inputs"], "labels": data["labels"]}, count)
-
-
-def _per_example(fn: Callable[[Tree], jax.Array], fields: Tree, count: int) -> jax.Array:
-    """Return fn of each example alone, in chunks."""
-    one = lambda row: fn(jax.tree.map(lambda a: a[None], row))
-    return jax.lax.map(one, jax.tree.map(jnp.asarray, fields), batch_size=min(CHUNK, count))
-
-
-def _group_mean(values: jax.Array, groups: jax.Array, count: int) -> jax.Array:
-    total = jnp.zeros(count, values.dtype).at[groups].add(values)
-    return total / jnp.maximum(jnp.zeros(count, values.dtype).at[groups].add(1.0), 1.0)
+    return per_example(one, {"inputs": data["inputs"], "labels": data["labels"]}, count)
 
 
 def _ascend(

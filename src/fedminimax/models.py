@@ -204,6 +204,21 @@ class Logistic(nn.Module):
         return nn.Dense(self.classes)(_flatten(inputs))
 
 
+class Linear(nn.Module):
+    """One linear layer that starts at zero, for frozen features and convex problems.
+
+    Attributes:
+        outputs: how many: one for each class, or 1 for regression.
+    """
+
+    outputs: int = 10
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the scores, (batch, outputs)."""
+        return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros)(_flatten(inputs))
+
+
 class MLP(nn.Module):
     """Fully connected network with ReLU hidden layers, on the flattened inputs.
 
@@ -275,5 +290,5 @@ def _flatten(inputs: jax.Array) -> jax.Array:
     return inputs.reshape(inputs.shape[0], -1)
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"logistic": Logistic, "mlp": MLP, "cnn": CNN}
+MODELS: dict[str, Callable[..., nn.Module]] = {"logistic": Logistic, "linear": Linear, "mlp": MLP, "cnn": CNN}
 """The models by name."""

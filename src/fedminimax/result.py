@@ -62,8 +62,13 @@ class Result:
 
     @property
     def y(self) -> Tree:
-        """The max player at the end."""
+        """The max player at the end; None for a method without one."""
         return self.state.y
+
+    @property
+    def w(self) -> Tree:
+        """The weights on clients at the end, where those are the max player."""
+        return self.state.w
 
     def frame(self) -> pd.DataFrame:
         """Return the history as a table, one row an evaluation."""

@@ -23,9 +23,9 @@ from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy
 from fedminimax.errors import InputError
-from fedminimax.metrics import Metric, evaluate, named
+from fedminimax.metrics import Metric, Problem, evaluate, named
 from fedminimax.players import Tree
-from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.robust import RobustProblem, SharedForm
 from fedminimax.progress import Reporter
 from fedminimax.result import Result
 
@@ -38,7 +38,7 @@ _ROOM = 256
 
 
 def run(
-    problem: MinimaxProblem,
+    problem: Problem | SharedForm,
     clients: ClientData,
     algorithm: Algorithm,
     *,
@@ -84,7 +84,7 @@ def run(
         progress: show a progress bar; by default on a terminal only.
         watch: the metric that the bar shows; by default the first.
     """
-    check_input(problem, clients, algorithm, rounds, eval_every)
+    problem, clients = check_input(problem, clients, algorithm, rounds, eval_every)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise InputError(f"seed must be a whole number, not {seed!r}.")
     if availability is not None:
@@ -182,9 +182,7 @@ class _Clock:
         return self._pace
 
 
-def _layout(
-    problem: MinimaxProblem, clients: ClientData, algorithm: Algorithm, strategy: Strategy, devices: int | None
-) -> Layout:
+def _layout(problem: Problem, clients: ClientData, algorithm: Algorithm, strategy: Strategy, devices: int | None) -> Layout:
     cohort = getattr(algorithm, "cohort_size", None) or clients.count
     parameters = players.size(problem.x0) + players.size(problem.y0)
     worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
@@ -194,7 +192,7 @@ def _layout(
 class _Judge:
     """Evaluates the metrics, compiled, with all their data put on the device once."""
 
-    def __init__(self, problem: MinimaxProblem, metrics: dict[str, Metric], clients: ClientData):
+    def __init__(self, problem: Problem, metrics: dict[str, Metric], clients: ClientData):
         leaves, structure = jax.tree.flatten(tuple(metrics.values()))
         # Plain functions cannot be arguments of a compiled program; they become part of it.
         functions = tuple(leaf if callable(leaf) else None for leaf in leaves)
@@ -213,7 +211,7 @@ class _Judge:
 
 @functools.lru_cache(maxsize=64)
 def _evaluator(
-    problem: MinimaxProblem, names: tuple[str, ...], structure: Any, functions: Any
+    problem: Problem, names: tuple[str, ...], structure: Any, functions: Any
 ) -> tuple[list[str], Callable[..., Any]]:
     """Return the compiled metrics, and the list that will hold the names of their numbers, in order, once it has run."""
     order: list[str] = []
@@ -269,17 +267,20 @@ def _history(
 def _recorded(done: list[Progress], start: Result | None) -> Trace:
     parts = [p.attendance for p in done]
     if start is not None and start.trace is not None:
-        parts.insert(0, (start.trace.cohorts, start.trace.invited, start.trace.answers))
+        parts.insert(0, (start.trace.cohorts, start.trace.invited, start.trace.answers, start.trace.draws))
     if not parts:
         return Trace()
-    cohorts, invited, answers = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    return Trace(cohorts=tuple(cohorts), invited=tuple(invited), answers=tuple(answers))
+    cohorts, invited, answers, draws = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers))
 
 
 def check_input(
-    problem: MinimaxProblem, clients: ClientData, algorithm: Algorithm, rounds: Any, eval_every: Any = None
-) -> None:
-    """Raise an :class:`InputError` for what cannot be run, before anything is compiled."""
+    problem: Any, clients: ClientData, algorithm: Algorithm, rounds: Any, eval_every: Any = None
+) -> tuple[Problem, ClientData]:
+    """Return the problem as it is on these clients, with their data as its loss takes them.
+
+    Raise an :class:`InputError` for what cannot be run, before anything is compiled.
+    """
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 0:
         raise InputError(f"rounds must be a whole number of at least 0, not {rounds!r}.")
     if eval_every is not None and eval_every < 1:
@@ -288,16 +289,27 @@ def check_input(
         raise InputError(f"clients must be ClientData (see ClientData.from_list), not {type(clients).__name__}.")
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"algorithm must be an instance such as FessGDA(lr_x=0.1, lr_y=0.1), not {algorithm!r}.")
-    problem.check(clients)
+    if not hasattr(problem, "bind"):
+        raise InputError(f"problem must be a MinimaxProblem or a RobustProblem, not {type(problem).__name__}.")
+    bound: Problem
+    bound, clients = problem.bind(clients)
+    kind = type(bound).__name__
+    if not isinstance(bound, algorithm.solves):
+        advice = " (give problem.as_minimax(): its weights as a shared y)" if isinstance(bound, RobustProblem) else ""
+        raise InputError(
+            f"{type(algorithm).__name__} is for a {algorithm.solves.__name__}, but {bound.name} is a {kind}{advice}."
+        )
+    bound.check(clients)
     counts = getattr(getattr(algorithm, "local_steps", None), "counts", None)
     if counts is not None and len(counts) != clients.count:
         raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
     cohort = getattr(algorithm, "cohort_size", None)
     if cohort is not None and cohort > clients.count:
         raise InputError(f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}.")
+    return bound, clients
 
 
-def _check_state(algorithm: Algorithm, problem: MinimaxProblem, state: Tree) -> None:
+def _check_state(algorithm: Algorithm, problem: Problem, state: Tree) -> None:
     fresh = jax.eval_shape(lambda: algorithm.init(problem))
     alike: Any = jax.tree.structure(fresh)
     same = alike == jax.tree.structure(state) and all(

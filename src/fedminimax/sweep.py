@@ -22,8 +22,8 @@ from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.simulator import AUTO, Carry, Layout, Simulator, Strategy
 from fedminimax.errors import InputError
-from fedminimax.metrics import Metric, evaluate, named
-from fedminimax.problems.base import MinimaxProblem
+from fedminimax.metrics import Metric, Problem, evaluate, named
+from fedminimax.problems.robust import SharedForm
 from fedminimax.run import check_input
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Sweep:
 
 
 def sweep(
-    problem: MinimaxProblem,
+    problem: Problem | SharedForm,
     clients: ClientData,
     algorithm: Algorithm,
     *,
@@ -125,7 +125,7 @@ def sweep(
         devices: how many cores or accelerators to split the runs over; None: all.
         side_by_side: run at most so many at once (memory); None: all.
     """
-    check_input(problem, clients, algorithm, rounds, eval_every)
+    problem, clients = check_input(problem, clients, algorithm, rounds, eval_every)
     grid = {name: list(values) for name, values in (grid or {}).items()}
     kinds = {f.name: bool(f.metadata.get("static")) for f in fields(algorithm)}  # type: ignore[arg-type]
     for name, values in grid.items():

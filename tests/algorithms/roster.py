@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import fedminimax as fm
@@ -13,8 +13,21 @@ class Row:
     """A method as the contract suite runs it: settings that are stable on every small problem."""
 
     algorithm: Any
-    corrects_drift: bool = False  # reaches the exact saddle with constant steps and K > 1 on heterogeneous clients
-    sweeps: dict[str, list[float]] = field(default_factory=lambda: {"lr_x": [0.01, 0.02], "lr_y": [0.02, 0.01]})
+    rates: tuple[str, ...] = ("lr_x", "lr_y")  # the step sizes that schedules and sweeps try
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The small problems that it is run on, the main one first."""
+        return ("regression", "classification") if self.algorithm.solves is fm.RobustProblem else ("quadratic", "wgan", "fair")
+
+    @property
+    def has_y(self) -> bool:
+        """Whether the method moves a max player."""
+        return len(self.rates) > 1
+
+    def with_rates(self, rate: Any) -> Any:
+        """Return the method with all its step sizes set to one value or schedule."""
+        return self.algorithm.replace(**dict.fromkeys(self.rates, rate))
 
     @property
     def name(self) -> str:
@@ -27,6 +40,7 @@ class Row:
 
 _common: dict[str, Any] = {"lr_x": 0.02, "lr_y": 0.02}
 _local: dict[str, Any] = {**_common, "local_steps": 3, "batch_size": 4, "cohort_size": 3}
+_model: dict[str, Any] = {"lr_x": 0.02, "local_steps": 3, "batch_size": 4, "cohort_size": 3}
 
 ROSTER = [
     Row(fm.LocalSGDA(**_local)),
@@ -34,12 +48,20 @@ ROSTER = [
     Row(fm.LocalSGDAPlus(**_local, snapshot_every=2)),
     Row(fm.LocalSGDAPlus(**_local, snapshot_every=2, momentum=0.5)),
     Row(fm.FSGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
-    Row(fm.SAGDA(**_local, server_lr_x=1.5, server_lr_y=0.5), corrects_drift=True),
-    Row(fm.ParallelSGDA(**_common, batch_size=4, cohort_size=3), corrects_drift=True),
+    Row(fm.SAGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
+    Row(fm.ParallelSGDA(**_common, batch_size=4, cohort_size=3)),
     Row(fm.FessGDA(**_local, server_lr_x=1.5, server_lr_y=0.5, p=0.5, beta=0.3)),
     Row(fm.FedNormSGDA(**{**_local, "local_steps": fm.UniformSteps(2, 5)}, server_lr_x=1.5)),
     Row(fm.FedNormSGDA(**_local, solver=fm.Momentum(0.5))),
     Row(fm.FedNormSGDA(**_local, solver=fm.Proximal(0.3))),
     Row(fm.FedNormSGDA(**_local, solver=fm.Weighted((1.0, 0.5, 0.25)))),
     Row(fm.FedNormSGDAPlus(**{**_local, "local_steps": fm.UniformSteps(1, 2, unit="epochs")}, snapshot_every=3)),
+    Row(fm.FedAvg(**_model, server_lr_x=1.5), ("lr_x",)),
+    Row(fm.FedProx(**_model, mu=0.5), ("lr_x",)),
+    Row(fm.Scaffold(**_model, server_lr_x=0.9), ("lr_x",)),
+    Row(fm.QFedAvg(**_model, q=0.5), ("lr_x",)),
+    Row(fm.DeltaFL(**_model, alpha=0.6), ("lr_x",)),
+    Row(fm.AFL(0.02, 0.02, local_steps=3, batch_size=4), ("lr_x", "lr_w")),
+    Row(fm.DRFA(**_model, lr_w=0.01), ("lr_x", "lr_w")),
+    Row(fm.ScaffPD(0.02, 0.02, mu_x=0.2, local_steps=3, batch_size=4), ("tau", "sigma")),
 ]

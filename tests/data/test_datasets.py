@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import io
 import os
+import pickle
 import struct
 import tarfile
 from pathlib import Path
@@ -282,10 +283,128 @@ def test_damaged_cifar10_is_named(small_cifar, tmp_path):
     assert message().startswith(f"{path} is corrupt")
 
 
+def features(**changes):
+    """The arrays of a file of features of 6 + 4 examples in 3 classes, some of them changed, or left out where None."""
+    generator = np.random.default_rng(2)
+    arrays = {
+        "x_train": generator.normal(size=(6, 5)),
+        "y_train": np.array([0, 1, 2, 2, 1, 0]),
+        "x_test": generator.normal(size=(4, 5)),
+        "y_test": np.array([2, 0, 0, 1]),
+    }
+    return {name: array for name, array in {**arrays, **changes}.items() if array is not None}
+
+
+def write_features(path, **changes):
+    np.savez(path, **features(**changes))
+    return path
+
+
+def refusal(name, folder=None):
+    """The sentence with which a data set is refused."""
+    with pytest.raises(InputError) as error:
+        datasets.load(name, folder)
+    assert "\n" not in str(error.value)
+    assert str(error.value).endswith(".")
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "label"), [(np.float16, np.uint8), (np.float32, np.int32), (np.float64, np.int64)])
+def test_features_of_every_precision(tmp_path, kind, label):
+    arrays = {name: array.astype(kind if name[0] == "x" else label) for name, array in features().items()}
+    data = datasets.load(write_features(tmp_path / "some-network.npz", **arrays))
+    assert data.name == "some-network"
+    assert data.classes == 3
+    for part, name in ((data.train, "train"), (data.test, "test")):
+        assert part["inputs"].dtype == np.float32
+        assert part["labels"].dtype == np.int32
+        assert np.array_equal(part["inputs"], arrays[f"x_{name}"].astype(np.float32))
+        assert np.array_equal(part["labels"], arrays[f"y_{name}"])
+
+
+def test_features_by_path_or_by_name_in_the_folder(tmp_path, monkeypatch):
+    data, here = tmp_path / "data", tmp_path / "here"
+    data.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("FEDMINIMAX_DATA", str(data))
+    write_features(data / "a.npz", x_train=np.full((6, 5), 1.0))
+    assert datasets.load("a.npz").train["inputs"].max() == 1
+    write_features(here / "a.npz", x_train=np.full((6, 5), 2.0))
+    assert datasets.load("a.npz").train["inputs"].max() == 2  # an existing path goes first
+    assert datasets.load(str(data / "a.npz")).train["inputs"].max() == 1
+    write_features(data / "cifar10-features.npz", x_train=np.full((6, 5), 3.0))
+    for name in ("cifar10_features", "cifar10-features", "cifar10-features.npz"):
+        assert datasets.load(name).name == "cifar10-features"
+        assert datasets.load(name).train["inputs"].max() == 3
+
+
+def test_missing_file_of_features_is_named(tmp_path):
+    for name, path in [("b.npz", tmp_path / "b.npz"), ("cifar10_features", tmp_path / "cifar10-features.npz")]:
+        assert refusal(name, tmp_path).startswith(f"There is no file {path}: give the path")
+    (tmp_path / "c.npz").mkdir()
+    assert refusal(tmp_path / "c.npz").startswith("There is no file")
+
+
+def test_damaged_file_of_features_is_named(tmp_path):
+    path = write_features(tmp_path / "a.npz")
+    contents = path.read_bytes()
+    altered = bytearray(contents)
+    altered[200] ^= 255  # within x_train: its checksum tells
+    single = io.BytesIO()
+    np.save(single, np.zeros(3))
+    for damaged in (b"", b"junk", contents[:100], contents[:-1], bytes(altered), single.getvalue()):
+        path.write_bytes(damaged)
+        assert refusal(path).startswith(f"{path} is not an .npz file of plain arrays, or is damaged (")
+
+
+def test_pickled_objects_are_never_read(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    path = write_features(tmp_path / "a.npz", x_train=np.array([Trap()], object))
+    assert "not an .npz file of plain arrays" in refusal(path)
+    path.write_bytes(pickle.dumps(Trap()))
+    assert "not an .npz file of plain arrays" in refusal(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_test": None, "y_test": None, "more": np.zeros(2)}, "lacks x_test, y_test and has x_train, y_train, more"),
+        ({"y_train": np.zeros(5, int)}, "has 6 rows of x_train and 5 of y_train"),
+        ({"y_test": np.zeros(0, int)}, "has 4 rows of x_test and 0 of y_test"),
+        ({"x_test": np.zeros((4, 3))}, "has x_train of 5 features and x_test of 3"),
+        ({"x_train": np.zeros((6, 2, 2))}, "has x_train of shape (6, 2, 2) and dtype float64"),
+        ({"x_train": np.zeros((6, 5), int)}, "has x_train of shape (6, 5) and dtype int64"),
+        ({"x_train": np.zeros((0, 5)), "y_train": np.zeros(0, int)}, "has x_train of shape (0, 5)"),
+        ({"x_train": np.zeros((6, 0))}, "has x_train of shape (6, 0)"),
+        ({"x_train": np.array([[0.0]] * 4 + [[np.nan], [0]])}, "x_train that are not finite float32 numbers, first in row 4"),
+        ({"x_test": np.array([[0.0], [np.inf], [0], [0]])}, "x_test that are not finite float32 numbers, first in row 1"),
+        ({"x_test": np.array([[0.0], [0], [1e300], [0]])}, "x_test that are not finite float32 numbers, first in row 2"),
+        ({"y_train": np.array([0, 1, 2, 2, 1, 0.5])}, "has y_train that are not whole numbers from 0"),
+        ({"y_test": np.array([0, 1, -1, 2])}, "has y_test that are not whole numbers from 0"),
+        ({"y_test": np.array([0, 1, 2**32, 2])}, "has y_test that are not whole numbers from 0"),
+        ({"y_test": np.eye(4, dtype=int)}, "has y_test that are not whole numbers from 0"),
+        ({"y_test": np.array([0, 1, 3, 2])}, "has class 3 in y_test and not in y_train"),
+        ({"y_train": np.array([1, 2, 3, 3, 2, 1]), "y_test": np.array([1, 2, 3, 1])}, "has class 3 and not class 0 in y_train"),
+    ],
+)
+def test_wrong_features_are_named(tmp_path, changes, message):
+    path = write_features(tmp_path / "a.npz", **changes)
+    assert refusal(path).startswith(f"{path} ")
+    assert message in refusal(path)
+
+
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError) as error:
         datasets.load("imagenet")
-    assert str(error.value) == ("There is no data set 'imagenet': choose one of digits, mnist, fashion_mnist, cifar10.")
+    assert str(error.value) == (
+        "There is no data set 'imagenet': choose one of digits, mnist, fashion_mnist, cifar10, cifar10_features, or give an "
+        ".npz file of features."
+    )
 
 
 @pytest.mark.parametrize("name", datasets.DATASETS)
@@ -321,3 +440,19 @@ def test_real_cifar10(name):
     assert np.array_equal(np.bincount(data.test["labels"]), np.full(10, 1000))
     means = data.train["inputs"].mean(axis=(0, 1, 2), dtype=float)
     assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)  # red, green, blue: the planes are in order
+
+
+@pytest.mark.parametrize("name", [real("cifar10_features", "cifar10-features.npz")])
+def test_real_cifar10_features(name):
+    data = datasets.load(name, REAL)
+    assert data.name == "cifar10-features"
+    assert np.array_equal(np.bincount(data.train["labels"]), np.full(10, 5000))
+    assert np.array_equal(np.bincount(data.test["labels"]), np.full(10, 1000))
+    # centred on the training part, and uncorrelated since they are principal components
+    some = data.train["inputs"][:, :16].astype(float)
+    assert np.abs(some.mean(axis=0)).max() < 1e-3
+    assert np.abs(np.corrcoef(some.T) - np.eye(16)).max() < 1e-2
+    # they tell the classes apart: even the nearest class mean is right far more often than 1 in 10 times
+    means = np.stack([data.train["inputs"][data.train["labels"] == c].mean(axis=0) for c in range(10)])
+    guess = np.argmax(data.test["inputs"] @ means.T - 0.5 * np.sum(means**2, axis=1), axis=1)
+    assert np.mean(guess == data.test["labels"]) > 0.6

@@ -166,6 +166,75 @@ def test_drop_examples_of_nobody_changes_nothing():
     assert np.array_equal(partition.drop_examples(owner, 1.0, 0.0), owner)
 
 
+TRAIN = partition.dirichlet(LABELS, 12, 0.3, seed=6)
+TEST = np.random.default_rng(9).permutation(np.repeat(np.arange(10), 57))
+
+
+def test_own_distribution_shares_each_class_as_in_training():
+    owner = partition.own_distribution(TRAIN, LABELS, TEST, 12, seed=1)
+    assert owner.dtype == np.int32
+    train, test = counts(LABELS, TRAIN, 12), counts(TEST, owner, 12)
+    exact = 57 * train / train.sum(axis=0)
+    assert np.all(test >= np.floor(exact))
+    assert np.all(test <= np.ceil(exact))
+    assert np.array_equal(test.sum(axis=0), np.full(10, 57))
+    assert test.sum(axis=1).min() >= 1
+    # largest remainders: in each class nobody who was rounded down had more left over than somebody rounded up
+    for remainder, up in zip((exact % 1).T, (test - np.floor(exact)).T, strict=True):
+        assert up.sum() == 0 or remainder[up == 1].min() >= remainder[up == 0].max() - 1e-9
+
+
+def test_own_distribution_is_that_of_the_seed():
+    owners = [partition.own_distribution(TRAIN, LABELS, TEST, 12, seed=seed) for seed in (3, 3, 4)]
+    assert np.array_equal(owners[0], owners[1])
+    assert not np.array_equal(owners[0], owners[2])
+
+
+def test_own_distribution_is_exact_when_it_divides():
+    labels = np.repeat(np.arange(10), 500)
+    owner = partition.own_distribution(partition.by_class(labels, 50), labels, np.repeat(np.arange(10), 100), 50)
+    assert np.array_equal(counts(np.repeat(np.arange(10), 100), owner, 50)[:, 0], [20] * 5 + [0] * 45)
+    assert np.array_equal(np.bincount(owner), np.full(50, 20))
+
+
+def test_own_distribution_draws_equal_remainders_by_lot():
+    # Nine alike clients, ten classes with one odd test example each: the odd ones must not all go to client 0.
+    labels, train = np.tile(np.repeat(np.arange(10), 2), 9), np.repeat(np.arange(9), 20)
+    owner = partition.own_distribution(train, labels, np.repeat(np.arange(10), 10), 9)
+    sizes = np.bincount(owner, minlength=9)
+    assert sizes.sum() == 100
+    assert sizes.max() < 20
+
+
+def test_own_distribution_leaves_nobody_without_the_class_it_has_most_of():
+    # Client 0 has nearly everything; clients 1 to 4 have one example of class 1 each, which rounds to nothing.
+    labels = np.array([0] * 501 + [1] * 499 + [1] * 4)
+    train = np.array([0] * 1000 + [1, 2, 3, 4])
+    owner = partition.own_distribution(train, labels, [0] * 10 + [1] * 6, 5)
+    assert counts(np.array([0] * 10 + [1] * 6), owner, 5).tolist() == [[10, 2]] + [[0, 1]] * 4
+    # As many test examples as clients that are entitled to one: the giver keeps none, for it has more of class 0.
+    owner = partition.own_distribution(train, labels, [0] * 10 + [1] * 4, 5)
+    assert counts(np.array([0] * 10 + [1] * 4), owner, 5).tolist() == [[10, 0]] + [[0, 1]] * 4
+
+
+def test_own_distribution_with_many_small_clients_gives_each_one_a_test():
+    train = partition.dirichlet(LABELS, 200, 0.1, seed=0)
+    owner = partition.own_distribution(train, LABELS, TEST, 200)
+    table, test = counts(LABELS, train, 200), counts(TEST, owner, 200)
+    assert np.all(test[np.arange(200), table.argmax(axis=1)] >= 1)
+    assert np.all(table[test > 0] > 0)  # no class that the client does not have
+    assert test.sum() == len(TEST)
+
+
+def test_own_distribution_ignores_removed_examples():
+    dropped = partition.drop_examples(TRAIN, 0.5, 0.8, seed=2)
+    kept = dropped >= 0
+    expected = partition.own_distribution(TRAIN[kept], LABELS[kept], TEST, 12)
+    assert np.array_equal(partition.own_distribution(dropped, LABELS, TEST, 12), expected)
+    # which is another division than before the removal
+    assert not np.array_equal(partition.own_distribution(TRAIN, LABELS, TEST, 12), expected)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -188,6 +257,18 @@ def test_drop_examples_of_nobody_changes_nothing():
         (lambda: partition.drop_examples([0, 1], 0.5, 2), "example_share is 2"),
         (lambda: partition.drop_examples([0, -2], 0.5, 0.5), "owner has the entry -2"),
         (lambda: partition.drop_examples([0.5], 0.5, 0.5), "owner has shape (1,) and dtype float64"),
+        (lambda: partition.own_distribution([0, 1], [0, 0, 0], [0, 0], 2), "train_owner has 2 entries and train_labels 3"),
+        (lambda: partition.own_distribution([0, 2], [0, 0], [0, 0], 2), "train_owner has the entry 2"),
+        (lambda: partition.own_distribution([0, -2], [0, 0], [0, 0], 2), "train_owner has the entry -2"),
+        (lambda: partition.own_distribution([0, -1], [0, 1], [0, 1], 1), "test_labels has class 1"),
+        (lambda: partition.own_distribution([0, 2], [0, 0], [0, 0, 0], 3), "Client 1 holds no training example"),
+        (
+            lambda: partition.own_distribution([0, 1, 2], [0, 1, 1], [0, 0, 1], 3),
+            "Class 1 is the most frequent one of 2 clients",
+        ),
+        (lambda: partition.own_distribution([0, 1], [0, 0], [0], 2), "2 clients cannot share 1 examples"),
+        (lambda: partition.own_distribution([0.0], [0], [0], 1), "train_owner has shape (1,) and dtype float64"),
+        (lambda: partition.own_distribution([0], [0], [[0]], 1), "test_labels has shape (1, 1)"),
     ],
 )
 def test_wrong_input_is_named(call, message):

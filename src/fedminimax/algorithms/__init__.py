@@ -1,20 +1,32 @@
 """The methods: one file each, opening with its citation and its update equations."""
 
+from fedminimax.algorithms.afl import AFL
 from fedminimax.algorithms.base import ALGORITHMS, Algorithm, algorithm, state, static
+from fedminimax.algorithms.delta_fl import DeltaFL
+from fedminimax.algorithms.drfa import DRFA
+from fedminimax.algorithms.fed_avg import FedAvg, FedProx
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDA, FedNormSGDAPlus
 from fedminimax.algorithms.fess_gda import FessGDA, SmoothedGDA
 from fedminimax.algorithms.fsgda import FSGDA, SAGDA
 from fedminimax.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
 from fedminimax.algorithms.parallel_sgda import ParallelSGDA
+from fedminimax.algorithms.q_fed_avg import QFedAvg
+from fedminimax.algorithms.scaff_pd import ScaffPD
+from fedminimax.algorithms.scaffold import Scaffold
 from fedminimax.algorithms.solvers import Momentum, Plain, Proximal, Weighted
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
+    "DRFA",
     "FSGDA",
     "SAGDA",
     "Algorithm",
+    "DeltaFL",
+    "FedAvg",
     "FedNormSGDA",
     "FedNormSGDAPlus",
+    "FedProx",
     "FessGDA",
     "LocalSGDA",
     "LocalSGDAPlus",
@@ -22,6 +34,9 @@ __all__ = [
     "ParallelSGDA",
     "Plain",
     "Proximal",
+    "QFedAvg",
+    "ScaffPD",
+    "Scaffold",
     "SmoothedGDA",
     "Weighted",
     "algorithm",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from fedminimax import steps
 from fedminimax.engines import wire
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
+from fedminimax.problems.base import MinimaxProblem
 from fedminimax.schedules import as_schedule, is_schedule
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}
@@ -32,7 +33,13 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
 
 class Algorithm(ABC):
-    """The base of all methods."""
+    """The base of all methods.
+
+    Attributes:
+        solves: the kind of problem that the method is for.
+    """
+
+    solves: ClassVar[type] = MinimaxProblem
 
     @abstractmethod
     def init(self, problem: Any) -> Tree:

@@ -1,7 +1,8 @@
-"""The data sets that the papers train on, from their official files.
+"""The data sets that the papers train on, from their official files, and feature vectors of any data set.
 
 :func:`load` reads a data set from a folder, and downloads what is not there from the official place. Whatever its origin,
-each file's contents must have the checksum of the published ones.
+each file's contents must have the checksum of the published ones. Features, such as what a frozen network makes of the
+images, are read from an ``.npz`` file of the user's own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import math
 import os
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ FOLDER_VARIABLE = "FEDMINIMAX_DATA"
 """The environment variable that names the folder of data sets."""
 
 Arrays = dict[str, npt.NDArray[Any]]
-"""The examples: "inputs", float32 in [0, 1], and "labels", int32 from 0, with equally many entries."""
+"""The examples: "inputs", float32, and "labels", int32 from 0, with equally many entries."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Dataset:
     """A classification data set.
 
     Attributes:
-        name: its name, a key of :data:`DATASETS`.
-        train: the examples to train on: {"inputs": float32 in [0, 1], "labels": int32}.
+        name: its name, a key of :data:`DATASETS`, or the name of the file of features without ``.npz``.
+        train: the examples to train on: {"inputs": float32, in [0, 1] unless they are features, "labels": int32}.
         test: the examples to test on, likewise.
         classes: number of classes; labels run from 0 to classes - 1.
     """
@@ -49,23 +51,38 @@ class Dataset:
     classes: int
 
 
-def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> Dataset:
     """Return a data set by name.
 
+    A name that ends in ``.npz`` is a file of features: arrays ``x_train`` and ``x_test``, one float vector (of 16, 32 or 64
+    bits) a row, and ``y_train`` and ``y_test``, the classes as integers from 0. ``examples/extract_features.py`` makes such
+    a file of images with a pretrained network, :func:`~fedminimax.problems.linearize.tangent_features` makes the features
+    of any network, and ``numpy.savez`` writes them.
+
     Args:
-        name: "digits", "mnist", "fashion_mnist" or "cifar10"; "fashion-mnist" and "cifar-10" will do too.
+        name: "digits", "mnist", "fashion_mnist", "cifar10" or "cifar10_features"; "fashion-mnist", "cifar-10" and
+            "cifar10-features" will do too. Or a file of features: its path, or its name in the folder.
         folder: where the official files are, and where they are put when they have to be downloaded: ``mnist/`` and
             ``fashion-mnist/`` in it hold the gzipped IDX files, and it or ``cifar10/`` in it holds
-            ``cifar-10-binary.tar.gz`` or the directory ``cifar-10-batches-bin`` that this unpacks to. By default the
+            ``cifar-10-binary.tar.gz`` or the directory ``cifar-10-batches-bin`` that this unpacks to. Files of features
+            are in it and are never downloaded; that of "cifar10_features" is ``cifar10-features.npz``. By default the
             folder that the environment variable FEDMINIMAX_DATA names, and otherwise the user's cache.
 
     Returns:
-        The data set. Images are NHWC; the inputs of "digits" are flat, 64 features.
+        The data set. Images are NHWC; the inputs of "digits" are flat, 64 features, and so are those of a file of features.
     """
-    key = {"fashion-mnist": "fashion_mnist", "cifar-10": "cifar10"}.get(name, name)
+    name = os.fspath(name)
+    folder = Path(folder or os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("fedminimax"))
+    if name.endswith(".npz"):
+        path = Path(name).expanduser()
+        return read_features(path if path.is_absolute() or path.exists() else folder / path)
+    aliases = {"fashion-mnist": "fashion_mnist", "cifar-10": "cifar10", "cifar10-features": "cifar10_features"}
+    key = aliases.get(name, name)
     if key not in DATASETS:
-        raise InputError(f"There is no data set {name!r}: choose one of {', '.join(DATASETS)}.")
-    return DATASETS[key](Path(folder or os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("fedminimax")))
+        raise InputError(
+            f"There is no data set {name!r}: choose one of {', '.join(DATASETS)}, or give an .npz file of features."
+        )
+    return DATASETS[key](folder)
 
 
 def digits(folder: Path) -> Dataset:
@@ -109,6 +126,56 @@ def cifar10(folder: Path) -> Dataset:
         test={"inputs": _scaled(images[-1]), "labels": labels[-1].astype(np.int32)},
         classes=10,
     )
+
+
+def cifar10_features(folder: Path) -> Dataset:
+    """Features of CIFAR-10's images, one vector each, in 10 classes; from cifar10-features.npz in the data folder."""
+    return read_features(folder / "cifar10-features.npz")
+
+
+def read_features(path: Path) -> Dataset:
+    """Return the data set in an ``.npz`` file of features, as :func:`load` describes it."""
+    if not path.is_file():
+        raise InputError(
+            f"There is no file {path}: give the path of a file of features (examples/extract_features.py makes one), or set "
+            f"{FOLDER_VARIABLE} to the folder that has {path.name}."
+        )
+    names = ("x_train", "y_train", "x_test", "y_test")
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("a single array")
+        with file:
+            there = list(file.files)
+            arrays = {name: file[name] for name in names if name in there}
+    # What zipfile and NumPy raise when it is another kind of file, is cut short, is altered, or holds pickled objects.
+    except (OSError, EOFError, ValueError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} is not an .npz file of plain arrays, or is damaged ({_reason(error)}): write it again with numpy.savez."
+        ) from error
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise InputError(
+            f"{path} lacks {', '.join(missing)} and has {', '.join(there) or 'nothing'}: a file of features has the arrays "
+            f"{', '.join(names)}."
+        )
+    train, test = (_feature_part(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    widths = train["inputs"].shape[1], test["inputs"].shape[1]
+    if widths[0] != widths[1]:
+        raise InputError(
+            f"{path} has x_train of {widths[0]} features and x_test of {widths[1]}: make both with the same network."
+        )
+    known = np.unique(train["labels"])
+    unknown = np.setdiff1d(test["labels"], known)
+    if len(unknown):
+        raise InputError(f"{path} has class {unknown[0]} in y_test and not in y_train: leave it out, or train on it too.")
+    classes = int(known[-1]) + 1
+    if len(known) < classes:
+        first = int(np.argmax(known != np.arange(len(known))))
+        raise InputError(
+            f"{path} has class {classes - 1} and not class {first} in y_train: number the classes from 0 without gaps."
+        )
+    return Dataset(path.stem, train, test, classes)
 
 
 def parse_idx(contents: bytes, name: str) -> npt.NDArray[np.uint8]:
@@ -196,6 +263,32 @@ def _idx_dataset(name: str, folder: Path, site: str, files: dict[str, tuple[str,
         test={"inputs": _scaled(test_images[..., None]), "labels": test_labels.astype(np.int32)},
         classes=10,
     )
+
+
+def _feature_part(path: Path, part: str, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Arrays:
+    """Return the training or the test part of a file of features, or say what is wrong with it."""
+    if features.ndim != 2 or features.dtype.kind != "f" or features.size == 0:
+        raise InputError(
+            f"{path} has x_{part} of shape {features.shape} and dtype {features.dtype}: give one float vector for each example."
+        )
+    # A bound as well: beyond it an int32 would turn negative.
+    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if not whole or (len(labels) and (labels.min() < 0 or labels.max() > np.iinfo(np.int32).max)):
+        raise InputError(
+            f"{path} has y_{part} that are not whole numbers from 0: give the class of each example as an integer."
+        )
+    if len(features) != len(labels):
+        raise InputError(
+            f"{path} has {len(features)} rows of x_{part} and {len(labels)} of y_{part}: give one of both for each example."
+        )
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which the next line tells
+        inputs = features.astype(np.float32)
+    if not np.isfinite(inputs).all():
+        row = int(np.argmin(np.isfinite(inputs).all(axis=1)))
+        raise InputError(
+            f"{path} has x_{part} that are not finite float32 numbers, first in row {row}: mend or remove the rows."
+        )
+    return {"inputs": inputs, "labels": labels.astype(np.int32)}
 
 
 def _cifar_source(folder: Path) -> Path:
@@ -296,5 +389,6 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
     "cifar10": cifar10,
+    "cifar10_features": cifar10_features,
 }
 """The data sets by name: functions of the folder that has them."""

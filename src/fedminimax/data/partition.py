@@ -168,6 +168,77 @@ def drop_examples(owner: npt.ArrayLike, client_share: float, example_share: floa
     return owner
 
 
+def own_distribution(
+    train_owner: npt.ArrayLike, train_labels: npt.ArrayLike, test_labels: npt.ArrayLike, clients: int, seed: int = 0
+) -> Owner:
+    """Each client's test examples are distributed as its training examples are.
+
+    Of the test examples of class c, client m gets the share that it holds of the training examples of c, rounded to whole
+    examples by largest remainders; every test example goes to exactly one client. A client whose most frequent class is
+    rounded to nothing takes one test example of it from the client that has most of that class.
+
+    Args:
+        train_owner: the owner index of the training examples. Entries of -1 are ignored; where some were removed with
+            :func:`drop_examples` to make clients differ in size, give the index from before, so that the tests stay as
+            they were.
+        train_labels: the class of each training example.
+        test_labels: the class of each test example.
+        clients: number of clients.
+        seed: seed of which test examples go where, and of who is rounded up where remainders are equal.
+
+    Returns:
+        The owner index of the test examples.
+    """
+    owner, train_labels = _labels(train_owner, "train_owner"), _labels(train_labels, "train_labels")
+    test_labels = _labels(test_labels, "test_labels")
+    clients = _clients(clients, len(test_labels))
+    if len(owner) != len(train_labels):
+        raise InputError(
+            f"train_owner has {len(owner)} entries and train_labels {len(train_labels)}: give one for each example."
+        )
+    if owner.min() < -1 or owner.max() >= clients:
+        wrong = owner.min() if owner.min() < -1 else owner.max()
+        raise InputError(f"train_owner has the entry {wrong}: give each example's client, 0 to {clients - 1}, or -1 for none.")
+    held = owner >= 0
+    classes, numbers = np.unique(train_labels[held], return_inverse=True)
+    unknown = np.setdiff1d(test_labels, classes)
+    if len(unknown):
+        raise InputError(f"test_labels has class {unknown[0]} and no client holds a training example of it: leave it out.")
+    table = np.zeros((clients, len(classes)), np.int64)  # the training examples of each class that each client holds
+    np.add.at(table, (owner[held], numbers), 1)
+    if not table.any(axis=1).all():
+        raise InputError(
+            f"Client {np.argmin(table.any(axis=1))} holds no training example: lower clients, or divide otherwise."
+        )
+    favourite = table.argmax(axis=1)
+    generator = _generator(seed)
+    result = np.empty(len(test_labels), np.int32)
+    for number, label in enumerate(classes):
+        examples = generator.permutation(np.flatnonzero(test_labels == label))
+        pieces = _apportion(table[:, number], len(examples), generator)
+        entitled = favourite == number
+        if entitled.sum() > len(examples):
+            raise InputError(
+                f"Class {label} is the most frequent one of {entitled.sum()} clients and has {len(examples)} test examples, "
+                "which is less than one each: lower clients, or give more test examples."
+            )
+        for client in np.flatnonzero(entitled & (pieces == 0)):
+            # not from a client that would be left without its own most frequent class
+            giver = np.argmax(np.where(entitled & (pieces == 1), 0, pieces))
+            pieces[[giver, client]] += [-1, 1]
+        result[examples] = np.repeat(np.arange(clients), pieces)
+    return result
+
+
+def _apportion(weights: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return whole numbers that add up to ``count``, in proportion to whole weights, by largest remainders."""
+    pieces, remainders = np.divmod(count * weights, weights.sum())  # in integers: equal remainders are equal
+    order = generator.permutation(len(weights))  # or the clients with low numbers would win every draw
+    order = order[np.argsort(-remainders[order], kind="stable")]
+    pieces[order[: count - pieces.sum()]] += 1
+    return pieces
+
+
 def _fill(owner: Owner, clients: int, min_size: int, generator: np.random.Generator) -> Owner:
     """Move examples from the largest clients to those with fewer than ``min_size``."""
     sizes = np.bincount(owner, minlength=clients)

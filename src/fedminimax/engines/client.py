@@ -13,7 +13,7 @@ from fedminimax.data.clients import EPOCHS, ClientData
 from fedminimax.engines import keys, sampling
 from fedminimax.engines.keys import Key
 from fedminimax.players import Tree
-from fedminimax.problems.base import MinimaxProblem, Span
+from fedminimax.problems.base import Span
 
 
 class Reply(NamedTuple):
@@ -22,7 +22,8 @@ class Reply(NamedTuple):
     Attributes:
         value: what is sent to the server.
         state: the client's new persistent state; None: unchanged.
-        note: what the client keeps until the end of this round, for the next phase with the same cohort.
+        note: what the client keeps until the end of this round, for the next phases with the same cohort; None: what it
+            kept before.
     """
 
     value: Tree
@@ -131,25 +132,30 @@ class Client:
 class LocalProblem:
     """A problem as one client evaluates it: the same functions, with the client's gradient evaluations counted."""
 
-    def __init__(self, problem: MinimaxProblem, client: Client):
+    def __init__(self, problem: Any, client: Client):
         self._problem, self._client = problem, client
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._problem, name)
 
-    def grad(self, x: Tree, y: Tree, batch: Any) -> Any:
-        """Return (grad_x f_i, grad_y f_i)."""
-        return self._counted(self._problem.grad, x, y, batch)
+    def grad(self, *args: Any) -> Any:
+        """Return (grad_x f_i, grad_y f_i) at (x, y, batch); on a problem with weights on clients, grad f_i at (x, batch)."""
+        return self._counted(self._problem.grad, *args)
 
-    def grad_x(self, x: Tree, y: Tree, batch: Any) -> Any:
+    def value_and_grad(self, *args: Any) -> Any:
+        """Return f_i and its gradient."""
+        return self._counted(self._problem.value_and_grad, *args)
+
+    def grad_x(self, *args: Any) -> Any:
         """Return grad_x f_i."""
-        return self._counted(self._problem.grad_x, x, y, batch)
+        return self._counted(self._problem.grad_x, *args)
 
-    def grad_y(self, x: Tree, y: Tree, batch: Any) -> Any:
+    def grad_y(self, *args: Any) -> Any:
         """Return grad_y f_i."""
-        return self._counted(self._problem.grad_y, x, y, batch)
+        return self._counted(self._problem.grad_y, *args)
 
-    def _counted(self, fn: Callable[..., Any], x: Tree, y: Tree, batch: Any) -> Any:
+    def _counted(self, fn: Callable[..., Any], *args: Any) -> Any:
+        batch = args[-1]
         examples = batch.size if isinstance(batch, Span) else jax.tree.leaves(batch)[0].shape[0]
         self._client.evaluations = self._client.evaluations + examples
-        return fn(x, y, batch)
+        return fn(*args)

@@ -100,6 +100,7 @@ class Round(ABC):
         self.traffic: list[Traffic] = []
         self.cohorts: list[Attendance] = []
         self.answers: list[jax.Array] = []
+        self.draws: dict[str, Tree] = {}
         self._phases = 0
 
     @abstractmethod
@@ -121,8 +122,8 @@ class Round(ABC):
         """Whether clients remember something from round to round."""
 
     def attendance(self) -> tuple[Any, ...]:
-        """Return who was there: the cohorts, how many were invited to each, and who answered each exchange."""
-        return tuple(c.ids for c in self.cohorts), tuple(c.invited for c in self.cohorts), tuple(self.answers)
+        """Return who was there: the cohorts, how many were invited to each, who answered each exchange; and what was drawn."""
+        return tuple(c.ids for c in self.cohorts), tuple(c.invited for c in self.cohorts), tuple(self.answers), self.draws
 
     def next_key(self) -> Key:
         """Return the key of the next phase."""
@@ -231,9 +232,14 @@ class Clients:
         """Return a random draw of the server's own, which a trace may replay by its name."""
         current = self._round
         key = keys.as_jax(current.next_key())
+        if name in current.draws:
+            raise InputError(f"The server draws {name!r} twice in a round: give its draws names of their own.")
         if current.trace is not None and name in current.trace.draws:
-            return jax.tree.map(lambda v: jnp.asarray(v)[current.t], current.trace.draws[name])
-        return sampler(key)
+            drawn = jax.tree.map(lambda v: jnp.asarray(v)[current.t], current.trace.draws[name])
+        else:
+            drawn = sampler(key)
+        current.draws[name] = drawn
+        return drawn
 
 
 class Cohort:
@@ -248,6 +254,7 @@ class Cohort:
         size: S, the places that were asked for.
         members: how many of them are filled (fewer than S when too few clients answered).
         weights: their p_i, [S]; zero at an empty place.
+        heard: the total weight of the replies that the last mean or sum was made of.
     """
 
     def __init__(self, current: Round, number: int, ids: jax.Array, present: Any, invited: Any, in_order: bool):
@@ -256,6 +263,19 @@ class Cohort:
         self.members: Any = self.size if present is None else jnp.sum(present)
         self._joined = present
         self.note: Tree = None
+        self.heard: Any = None
+
+    def only(self, chosen: Any) -> Cohort:
+        """Return the same cohort with some of its clients left out of the next exchanges.
+
+        Args:
+            chosen: which to keep, [S].
+        """
+        present = chosen if self._present is None else self._present & chosen
+        rest = Cohort(self._round, self.number, self.ids, present, None, self._in_order)
+        # They have been asked before: nobody new is invited, and they still hold their notes.
+        rest._asked, rest.note = True, self.note
+        return rest
 
     @property
     def weights(self) -> jax.Array:
@@ -281,6 +301,7 @@ class Cohort:
         """
         weights = self.weights if weights is None else weights
         done = self._exchange(fn, broadcast, per_client, weights)
+        self.heard = done.accepted
         return players.scale(done.value, jnp.where(done.accepted > 0, 1.0 / _nonzero(done.accepted), 0.0))
 
     def sum(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
@@ -289,7 +310,10 @@ class Cohort:
         The weights of lost replies go to the others in proportion, so that the total weight stays what it was.
         """
         weights = jnp.ones(self.size) if weights is None else weights
+        if self._joined is not None:  # an empty place has no weight to give to the others
+            weights = jnp.where(self._joined, weights, 0.0)
         done = self._exchange(fn, broadcast, per_client, weights)
+        self.heard = done.accepted
         share = jnp.where(done.accepted > 0, jnp.sum(weights) / _nonzero(done.accepted), 0.0)
         return players.scale(done.value, share)
 

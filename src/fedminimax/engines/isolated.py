@@ -27,14 +27,14 @@ from fedminimax.engines.keys import Key
 from fedminimax.engines.simulator import Carry, Placed, Progress
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
-from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.robust import Problem
 from fedminimax.schedules import at_round
 
 
 class Worker:
     """One client on its own: its number, its data, its state, and the programs that the algorithm defines."""
 
-    def __init__(self, id: int, data: ClientData, problem: MinimaxProblem, algorithm: Algorithm, state: Tree):
+    def __init__(self, id: int, data: ClientData, problem: Problem, algorithm: Algorithm, state: Tree):
         self.id, self.data, self.state = id, data, state
         self._problem, self._algorithm = problem, algorithm
         self._notes: dict[str, Tree] = {}
@@ -67,7 +67,7 @@ class Worker:
 class Isolated:
     """Runs rounds by sending messages to workers; the same interface as the simulator's."""
 
-    def __init__(self, problem: MinimaxProblem, conditions: Conditions):
+    def __init__(self, problem: Problem, conditions: Conditions):
         self.problem, self.conditions = problem, conditions
         self.messages: list[Message] = []
         self.workers: list[Worker] = []
@@ -115,7 +115,7 @@ class Isolated:
 
 
 @functools.lru_cache(maxsize=64)
-def _program(problem: MinimaxProblem, function: str) -> Any:
+def _program(problem: Problem, function: str) -> Any:
     """Return a client's program by name. All workers share its compiled code, which holds no data."""
 
     def run(
@@ -126,6 +126,7 @@ def _program(problem: MinimaxProblem, function: str) -> Any:
         )
         out = getattr(at_round(algorithm, t), function)(LocalProblem(problem, client), client, *args)
         reply = out if isinstance(out, Reply) else Reply(out)
+        reply = reply._replace(note=note if reply.note is None else reply.note)
         return reply, jnp.asarray(client.evaluations, jnp.int32)
 
     return jax.jit(run)

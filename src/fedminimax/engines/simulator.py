@@ -27,7 +27,7 @@ from fedminimax.engines.guard import finite
 from fedminimax.engines.keys import Key
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
-from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.robust import Problem
 from fedminimax.schedules import at_round
 
 Strategy = str | int
@@ -89,13 +89,13 @@ class Layout:
 class Simulator:
     """Runs rounds of one algorithm on one problem. Programs are compiled once and kept for later runs."""
 
-    def __init__(self, problem: MinimaxProblem, conditions: Conditions, layout: Layout):
+    def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
         self.messages: list[Message] = []
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
     @classmethod
-    def build(cls, problem: MinimaxProblem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> Simulator:
+    def build(cls, problem: Problem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> Simulator:
         """Return the simulator for this kind of run, from the store if there was one like it."""
         return _stored(problem, jax.tree.structure(algorithm), conditions, layout)
 
@@ -258,7 +258,8 @@ class SimulatedRound(Round):
             keep = row.present & finite(reply.value)
             state = row.state if reply.state is None else players.select(keep, reply.state, row.state)
             evaluations = jnp.where(row.present, jnp.asarray(client.evaluations, jnp.int32), 0)
-            return value, accepted, (row.present, state), reply.note, evaluations
+            note = row.note if reply.note is None else reply.note
+            return value, accepted, (row.present, state), note, evaluations
 
         def turn(rows: _Row) -> tuple[Any, Any]:
             if width == 1:
@@ -353,5 +354,5 @@ class _Sums(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def _stored(problem: MinimaxProblem, structure: Any, conditions: Conditions, layout: Layout) -> Simulator:
+def _stored(problem: Problem, structure: Any, conditions: Conditions, layout: Layout) -> Simulator:
     return Simulator(problem, conditions, layout)

@@ -4,19 +4,31 @@ from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.fair_classification import fair_classification
 from fedminimax.problems.gan import wgan
 from fedminimax.problems.quadratic import quadratic
+from fedminimax.problems.robust import RobustProblem
+from fedminimax.problems.robust_model import robust_model
+from fedminimax.problems.robust_regression import robust_regression
 from fedminimax.problems.task import Task
 from fedminimax.problems.variants import regularized, translated
 
-PROBLEMS = {"quadratic": quadratic, "wgan": wgan, "fair_classification": fair_classification}
+PROBLEMS = {
+    "quadratic": quadratic,
+    "wgan": wgan,
+    "fair_classification": fair_classification,
+    "robust_regression": robust_regression,
+    "robust_model": robust_model,
+}
 """The tasks ready to use, by name."""
 
 __all__ = [
     "PROBLEMS",
     "MinimaxProblem",
+    "RobustProblem",
     "Task",
     "fair_classification",
     "quadratic",
     "regularized",
+    "robust_model",
+    "robust_regression",
     "translated",
     "wgan",
 ]

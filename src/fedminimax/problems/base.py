@@ -16,6 +16,9 @@ from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.sets import Everything, Set
 
+Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What is wanted of a loss as a function of the players: itself, or its gradient."""
+
 CHUNK = 2048
 """How many examples are evaluated at once when a whole client, or everybody, is."""
 
@@ -61,7 +64,7 @@ class MinimaxProblem:
 
     def __post_init__(self) -> None:
         for player, start, constraint in (("x", self.x0, self.x_set), ("y", self.y0, self.y_set)):
-            object.__setattr__(self, f"{player}0", _checked_start(player, start))
+            object.__setattr__(self, f"{player}0", checked_start(player, start))
             if constraint is not None:
                 constraint.check(getattr(self, f"{player}0"), player)
             object.__setattr__(self, f"{player}_set", Everything() if constraint is None else constraint)
@@ -91,28 +94,8 @@ class MinimaxProblem:
         """Return grad_y f alone."""
         return self._on(lambda loss: jax.grad(loss, argnums=1), Point(x, y), batch)
 
-    def _on(self, transform: Callable[[Any], Any], z: Point, batch: Tree | Span) -> Any:
-        """Evaluate a transform of the loss (itself, or a gradient) on a batch or a span."""
-        if not isinstance(batch, Span):
-            return transform(lambda x, y: self.loss(x, y, batch))(z.x, z.y)
-        data, start, size = batch.data, batch.start, batch.size
-        fields = jax.tree.map(jnp.asarray, data.fields)
-        if data.smallest == data.largest <= CHUNK:
-            rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), fields)
-            return transform(lambda x, y: self.loss(x, y, rows))(z.x, z.y)
-        chunk = min(data.largest, CHUNK)
-
-        def part(first: Any) -> Tree:
-            offset = first + jnp.arange(chunk)
-            weights = jnp.where(offset < size, 1.0, 0.0) / size
-            rows = jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], fields)
-            # The gradient of a weighted sum, not the sum of per-example gradients: memory is the model's.
-            return transform(weighted(self.loss, rows, weights))(z.x, z.y)
-
-        if data.largest <= chunk:
-            return part(0)
-        zero = players.zeros_like(jax.eval_shape(part, 0))
-        return jax.lax.fori_loop(0, -(-size // chunk), lambda k, acc: players.add(acc, part(k * chunk)), zero)
+    def _on(self, transform: Transform, z: Point, batch: Tree | Span) -> Any:
+        return on_batch(self.loss, transform, z, batch)
 
     # -- the sets ------------------------------------------------------------------------------------------------------
 
@@ -137,18 +120,19 @@ class MinimaxProblem:
     def check(self, clients: ClientData) -> None:
         """Raise an :class:`InputError` unless the loss can be evaluated on the clients' data."""
         self.client_weights(clients)
-        row = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *np.shape(a)[1:]), jnp.result_type(a)), clients.fields)
-        try:
-            out = jax.eval_shape(self.loss, self.x0, self.y0, row)
-        except (TypeError, ValueError, KeyError, IndexError) as error:
-            raise InputError(
-                f"The loss of {self.name} cannot be evaluated on the clients' data ({clients!r}): {error}"
-            ) from error
-        if jnp.shape(out) != () or not jnp.issubdtype(jnp.result_type(out), jnp.floating):
-            raise InputError(
-                f"The loss of {self.name} returns {jnp.result_type(out)} of shape {jnp.shape(out)}, but must return one "
-                "real number: the mean over the batch."
-            )
+        check_loss(self.name, self.loss, (self.x0, self.y0), clients)
+
+    def bind(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
+        """Return the problem as it is on these clients, and the data as its loss wants them: here both as they are."""
+        return self, clients
+
+    def shared(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
+        """Return the problem as one with a shared y, for the metrics: itself."""
+        return self, clients
+
+    def client_loss(self, z: Any) -> Callable[[Tree], jax.Array]:
+        """Return the loss at z = (x, y) as a function of a batch."""
+        return lambda batch: self.loss(z.x, z.y, batch)
 
     def replace(self, **changes: Any) -> MinimaxProblem:
         """Return a copy with some fields changed."""
@@ -170,11 +154,35 @@ def client_weights(weights: Any, clients: ClientData) -> Any:
     return p / p.sum()
 
 
-def weighted(fn: Callable[..., Tree], rows: Tree, weights: jax.Array) -> Callable[[Tree, Tree], Tree]:
-    """Return (x, y) -> sum_j weights_j fn(x, y, row j): what a mean over examples becomes when they count unequally."""
+def on_batch(loss: Callable[..., jax.Array], transform: Transform, players_: tuple[Tree, ...], batch: Tree | Span) -> Any:
+    """Return a transform of ``loss(*players, batch)`` (itself, or a gradient) on a batch, or on all of a client's examples."""
+    if not isinstance(batch, Span):
+        return transform(lambda *z: loss(*z, batch))(*players_)
+    data, start, size = batch.data, batch.start, batch.size
+    fields = jax.tree.map(jnp.asarray, data.fields)
+    if data.smallest == data.largest <= CHUNK:
+        rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), fields)
+        return transform(lambda *z: loss(*z, rows))(*players_)
+    chunk = min(data.largest, CHUNK)
 
-    def total(x: Tree, y: Tree) -> Tree:
-        values = jax.vmap(lambda row: fn(x, y, jax.tree.map(lambda a: a[None], row)))(rows)
+    def part(first: Any) -> Tree:
+        offset = first + jnp.arange(chunk)
+        weights = jnp.where(offset < size, 1.0, 0.0) / size
+        rows = jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], fields)
+        # The gradient of a weighted sum, not the sum of per-example gradients: memory is the model's.
+        return transform(weighted(loss, rows, weights))(*players_)
+
+    if data.largest <= chunk:
+        return part(0)
+    zero = players.zeros_like(jax.eval_shape(part, 0))
+    return jax.lax.fori_loop(0, -(-size // chunk), lambda k, acc: players.add(acc, part(k * chunk)), zero)
+
+
+def weighted(fn: Callable[..., Tree], rows: Tree, weights: jax.Array) -> Callable[..., Tree]:
+    """Return z -> sum_j weights_j fn(*z, row j): what a mean over examples becomes when they count unequally."""
+
+    def total(*z: Tree) -> Tree:
+        values = jax.vmap(lambda row: fn(*z, jax.tree.map(lambda a: a[None], row)))(rows)
         return jax.tree.map(lambda v: jnp.tensordot(weights.astype(v.dtype), v, 1), values)
 
     return total
@@ -182,21 +190,21 @@ def weighted(fn: Callable[..., Tree], rows: Tree, weights: jax.Array) -> Callabl
 
 def over_all(
     fn: Callable[..., Tree],
-    z: Point,
+    z: tuple[Tree, ...],
     clients: ClientData,
     weights: Any,
-    transform: Callable[[Any], Any] = lambda total: total,
+    transform: Transform = lambda total: total,
 ) -> Tree:
-    """Return sum_i weights_i mean_j fn(x, y, example j of client i), or a gradient of it, in chunks.
+    """Return sum_i weights_i mean_j fn(*z, example j of client i), or a gradient of it, in chunks.
 
     Memory is that of a chunk and of the result, however much data there is.
 
     Args:
         fn: a mean over its batch, as a loss is.
-        z: where to evaluate.
+        z: where to evaluate: (x, y), or (x,) alone.
         clients: everybody's data.
         weights: one number per client.
-        transform: what to do with the sum as a function of (x, y), such as ``jax.grad``.
+        transform: what to do with the sum as a function of z, such as ``jax.grad``.
     """
     share = jnp.asarray(weights) / jnp.asarray(clients.sizes)
     per_example = share[clients.owners()]
@@ -207,7 +215,7 @@ def over_all(
         inside = jnp.minimum(offset, total - 1)
         scale = jnp.where(offset < total, per_example[inside], 0.0)
         rows = jax.tree.map(lambda a: jnp.asarray(a)[inside], clients.fields)
-        return transform(weighted(fn, rows, scale))(z.x, z.y)
+        return transform(weighted(fn, rows, scale))(*z)
 
     if total <= chunk:
         return part(0)
@@ -216,7 +224,39 @@ def over_all(
     return jax.lax.scan(add, zero, jnp.arange(-(-total // chunk)))[0]
 
 
-def _checked_start(player: str, start: Tree) -> Tree:
+def per_example(fn: Callable[[Tree], jax.Array], fields: Tree, count: int) -> jax.Array:
+    """Return fn of each example alone, [count, ...], in chunks."""
+    one = lambda row: fn(jax.tree.map(lambda a: a[None], row))
+    return jax.lax.map(one, jax.tree.map(jnp.asarray, fields), batch_size=min(CHUNK, count))
+
+
+def by_client(values: jax.Array, clients: ClientData) -> jax.Array:
+    """Return the mean over each client's examples, [N], of one number an example."""
+    return group_mean(values, clients.owners(), clients.count)
+
+
+def group_mean(values: jax.Array, groups: jax.Array, count: int) -> jax.Array:
+    """Return the mean of the values of each of ``count`` groups; 0 for one without any."""
+    total = jnp.zeros(count, values.dtype).at[groups].add(values)
+    return total / jnp.maximum(jnp.zeros(count, values.dtype).at[groups].add(1.0), 1.0)
+
+
+def check_loss(name: str, loss: Callable[..., Any], start: tuple[Tree, ...], clients: ClientData) -> None:
+    """Raise an :class:`InputError` unless ``loss(*start, batch)`` is one real number on the clients' data."""
+    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *np.shape(a)[1:]), jnp.result_type(a)), clients.fields)
+    try:
+        out = jax.eval_shape(loss, *start, row)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise InputError(f"The loss of {name} cannot be evaluated on the clients' data ({clients!r}): {error}") from error
+    if jnp.shape(out) != () or not jnp.issubdtype(jnp.result_type(out), jnp.floating):
+        raise InputError(
+            f"The loss of {name} returns {jnp.result_type(out)} of shape {jnp.shape(out)}, but must return one "
+            "real number: the mean over the batch."
+        )
+
+
+def checked_start(player: str, start: Tree) -> Tree:
+    """Return a player's start as arrays of floats, or say what is wrong with it."""
     leaves = jax.tree_util.tree_leaves_with_path(start)
     if not leaves:
         raise InputError(f"{player}0 is empty: it must hold at least one array.")

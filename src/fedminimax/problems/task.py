@@ -7,7 +7,6 @@ from typing import Any
 
 from fedminimax.data.clients import ClientData
 from fedminimax.players import Point
-from fedminimax.problems.base import MinimaxProblem
 
 
 @dataclass(frozen=True)
@@ -15,14 +14,14 @@ class Task:
     """A problem, the clients it is solved on, and what is known about it.
 
     Attributes:
-        problem: the problem.
+        problem: the problem, of whichever form.
         clients: the training data.
         test: held-out data as plain arrays, where there is any.
         solution: an exact solution, where one is known.
         info: anything else worth telling.
     """
 
-    problem: MinimaxProblem
+    problem: Any
     clients: ClientData
     test: Any = None
     solution: Point | None = None

@@ -1,0 +1,55 @@
+"""Agnostic federated learning. M. Mohri, G. Sivek and A. T. Suresh, "Agnostic federated learning", ICML 2019; with local
+steps as scaff-pd.txt, appendix C.1, runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.algorithms.base import algorithm, static
+from fedminimax.algorithms.robust import RobustMethod, Weighed, descend, heard
+from fedminimax.players import Tree
+from fedminimax.schedules import Scalar
+from fedminimax.steps import Steps
+
+
+@algorithm
+class AFL(RobustMethod):
+    r"""Descent in the model and ascent in the weights on clients, everybody taking part.
+
+    .. math:: x^{r+1} = \sum_i w_i^r u_i^{(K)},\quad
+              w^{r+1} = \arg\min_{w \in W} \psi(w) - \langle f(x^r), w \rangle + \frac{1}{2 \eta_w} \|w - w^r\|^2
+
+    where :math:`u_i^{(K)}` is where K local steps lead from :math:`x^r`; both updates use round r's values. Without a penalty
+    the second is :math:`P_W(w + \eta_w f(x^r))`; with K = 1, the default, the first is the gradient step
+    :math:`x - \eta \sum_i w_i g_i(x)` of the original method.
+
+    Args:
+        lr_x: eta, the step size of x.
+        lr_w: eta_w.
+        local_steps: K, or :class:`UniformSteps` / :class:`ClientSteps`.
+        batch_size: examples a step; None: the full local batch.
+    """
+
+    lr_x: Scalar
+    lr_w: Scalar
+    local_steps: Steps = static(default=1)
+    batch_size: int | None = static(default=None)
+
+    def init(self, problem: Any) -> Weighed:
+        """Return (x_0, w_0)."""
+        return Weighed(*problem.start)
+
+    def round(self, problem: Any, state: Weighed, clients: Any) -> Weighed:
+        """Step both players from the same point."""
+        cohort = clients.all()
+        reports = heard(cohort.map(self.report_loss, state.x), clients.count)
+        update = cohort.sum(self.local_update, state.x, weights=reports.weights(state.w, cohort.ids))
+        w = problem.penalty.prox(state.w, reports.losses, self.lr_w)
+        return Weighed(problem.project_x(players.add(state.x, update)), jnp.where(reports.anybody, w, state.w))
+
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+        """Return how far the client's local steps lead."""
+        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size), x)

@@ -1,0 +1,66 @@
+"""Delta-FL. K. Pillutla, Y. Laguel, J. Malick and Z. Harchaoui, "Federated learning with superquantile aggregation for
+heterogeneous data", 2021."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.algorithms.base import algorithm, static
+from fedminimax.algorithms.robust import Model, RobustMethod, descend
+from fedminimax.players import Tree
+from fedminimax.schedules import Scalar
+from fedminimax.steps import Steps
+
+
+@algorithm
+class DeltaFL(RobustMethod):
+    r"""Averaging over the clients in the tail: it minimises the mean of the worst share alpha of the losses (the CVaR).
+
+    The cohort reports :math:`f_i(x)`; those at or above its (1 - alpha)-quantile (interpolated linearly) take K local steps,
+    and the model moves by their mean. alpha = 1 is FedAvg.
+
+    Args:
+        lr_x: the clients' step size.
+        alpha: the share of the cohort that trains.
+        server_lr_x: the server's step size; 1.0 is plain averaging.
+        local_steps: K, or :class:`UniformSteps` / :class:`ClientSteps`.
+        batch_size: examples a step; None: the full local batch.
+        cohort_size: clients a round; None: everybody.
+    """
+
+    lr_x: Scalar
+    alpha: Scalar = 0.5
+    server_lr_x: Scalar = 1.0
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
+
+    def init(self, problem: Any) -> Model:
+        """Return x_0."""
+        return Model(problem.project_x(problem.x0))
+
+    def round(self, problem: Any, state: Model, clients: Any) -> Model:
+        """Find the tail, and average its updates."""
+        cohort = clients.sample(self.cohort_size)
+        reports = cohort.map(self.report_loss, state.x)
+        tail = reports.accepted & (reports.values.loss >= quantile(reports.values.loss, reports.accepted, 1 - self.alpha))
+        update = cohort.only(tail).mean(self.local_update, state.x)
+        return Model(problem.project_x(players.add(state.x, update, self.server_lr_x)))
+
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+        """Return how far the client's local steps lead."""
+        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size), x)
+
+
+def quantile(values: Any, present: Any, level: Any) -> Any:
+    """Return the quantile of the present values, interpolated linearly between the two nearest."""
+    ordered = jnp.sort(jnp.where(present, values, jnp.inf))
+    last = jnp.maximum(jnp.sum(present) - 1, 0)
+    position = jnp.clip(level, 0.0, 1.0) * last
+    low = jnp.floor(position).astype(int)
+    high = jnp.minimum(low + 1, last)
+    part = position - low
+    return jnp.where(part > 0, (1 - part) * ordered[low] + part * ordered[high], ordered[low])

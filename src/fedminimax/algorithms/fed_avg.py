@@ -1,0 +1,67 @@
+"""FedAvg and FedProx.
+
+B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Aguera y Arcas, "Communication-efficient learning of deep networks from
+decentralized data", AISTATS 2017; T. Li, A. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated optimization in
+heterogeneous networks", MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedminimax import players
+from fedminimax.algorithms.base import algorithm, static
+from fedminimax.algorithms.robust import Model, RobustMethod, descend
+from fedminimax.players import Tree
+from fedminimax.schedules import Scalar
+from fedminimax.steps import Steps
+
+
+@algorithm
+class FedAvg(RobustMethod):
+    r"""Federated averaging: K local steps of SGD, then the models are averaged. It minimises sum_i p_i f_i, fair or not.
+
+    .. math:: u_i^{(k+1)} = u_i^{(k)} - \eta g_i(u_i^{(k)}; \xi),\quad
+              x_{t+1} = x_t + \eta_g \sum_{i \in S} \frac{p_i}{\sum_{j \in S} p_j} (u_i^{(K)} - x_t)
+
+    Args:
+        lr_x: eta, the clients' step size.
+        server_lr_x: eta_g; 1.0 is plain averaging.
+        local_steps: K, or :class:`UniformSteps` / :class:`ClientSteps`.
+        batch_size: examples a step; None: the full local batch.
+        cohort_size: clients a round; None: everybody.
+    """
+
+    lr_x: Scalar
+    server_lr_x: Scalar = 1.0
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    cohort_size: int | None = static(default=None)
+
+    def init(self, problem: Any) -> Model:
+        """Return x_0."""
+        return Model(problem.project_x(problem.x0))
+
+    def round(self, problem: Any, state: Model, clients: Any) -> Model:
+        """Step along the mean of the cohort's local updates."""
+        update = clients.sample(self.cohort_size).mean(self.local_update, state.x)
+        return Model(problem.project_x(players.add(state.x, update, self.server_lr_x)))
+
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+        """Return how far the client's local steps lead."""
+        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size), x)
+
+
+@algorithm
+class FedProx(FedAvg):
+    r"""FedAvg whose clients are pulled back to where the round began: local steps on f_i(u) + mu/2 ||u - x_t||^2.
+
+    Args:
+        mu: the strength of the pull; 0 is FedAvg.
+    """
+
+    mu: Scalar = 0.1
+
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+        """Return how far the client's local steps lead."""
+        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size, pull=self.mu), x)

@@ -1,0 +1,139 @@
+"""SCAFF-PD. "SCAFF-PD: communication efficient fair and robust federated learning" (scaff-pd.txt), Algorithms 1 and 2."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.robust import LossReport, RobustMethod, descend, heard
+from fedminimax.engines.client import Reply
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+from fedminimax.schedules import Scalar
+from fedminimax.steps import Steps
+
+
+@state
+class ScaffPDState(NamedTuple):
+    """The players; the losses of the round before; gamma_r / gamma_0, and its last ratio (0 before the first round)."""
+
+    x: Tree
+    w: Tree
+    losses: Any
+    growth: Any
+    ratio: Any
+
+    @property
+    def y(self) -> Tree:
+        """The max player is w."""
+        return self.w
+
+
+@algorithm
+class ScaffPD(RobustMethod):
+    r"""An accelerated primal-dual method whose local steps are corrected by fresh control variates.
+
+    Everybody takes part. Each round:
+
+    1. client i reports f_i(x) and keeps c_i, its gradient at x;
+    2. the server extrapolates the losses and takes a proximal step on the weights
+
+       .. math:: s = (1 + \theta_r) f(x^r) - \theta_r f(x^{r-1}),\quad
+                 w^{r+1} = \arg\min_{w \in W} \psi(w) - \langle s, w \rangle + \frac{1}{2 \sigma_r} \|w - w^r\|^2
+
+    3. with :math:`c = \sum_i w_i^{r+1} c_i` client i takes K steps :math:`u \leftarrow u - \eta (g_i(u) - c_i + c)` from x, and
+
+       .. math:: x^{r+1} = x^r - \tau_r \sum_i w_i^{r+1} \Delta u_i,\quad \Delta u_i = (x^r - u_i) / (\eta K)
+
+    Secure aggregation holds by construction: the server sees each number f_i, but of the vectors c_i and :math:`\Delta u_i`
+    only two sums with weights w, never a single client's. With psi strongly convex it converges linearly (Theorem 5.5, constant
+    steps), else as 1/R^2 (Theorem 5.1, with :math:`\gamma_{r+1} = \gamma_r (1 + \mu \tau_r)`,
+    :math:`\tau_r = \tau_0 (\gamma_0 / \gamma_r)^{1/2}`, :math:`\sigma_r = \sigma_0 (\gamma_r / \gamma_0)^{1/2}`,
+    :math:`\theta_r = \sigma_{r-1} / \sigma_r`). In the first round the previous losses are those of x^0.
+
+    A client whose loss is lost or refused by the guard counts for nothing in that round.
+
+    Args:
+        tau: tau_0, the step of x on the server.
+        sigma: sigma_0, the step of w.
+        theta: the extrapolation; with ``mu_x`` > 0 it is multiplied by sigma_{r-1} / sigma_r.
+        mu_x: mu above: 0 for constant steps (Condition 5.2), or the strong convexity of the f_i (Condition 5.1, which wants a
+            quarter of it: Remark B.4).
+        lr_x: eta, the clients' step size; None: tau_r / K, so that x^{r+1} = sum_i w_i u_i.
+        local_steps: K, or :class:`UniformSteps` / :class:`ClientSteps`.
+        batch_size: examples a local step; None: the full local batch.
+        report_size: examples for f_i and c_i; None: all.
+    """
+
+    tau: Scalar
+    sigma: Scalar
+    theta: Scalar = 1.0
+    mu_x: Scalar = 0.0
+    lr_x: Scalar | None = None
+    local_steps: Steps = static(default=10)
+    batch_size: int | None = static(default=None)
+    report_size: int | None = static(default=None)
+
+    @classmethod
+    def from_theory(cls, L_xx: float, L_wx: float, mu_x: float, mu_w: float = 0.0, **static_fields: Any) -> ScaffPD:
+        """Return the paper's steps for L_xx-smooth, mu_x-strongly convex f_i whose vector is L_wx-Lipschitz in x.
+
+        With mu_w > 0, psi's strong convexity: Condition 5.2 by Lemma B.8 and (B.54) with C = 1. With mu_w = 0: Condition 5.1
+        with (B.35) for delta = c_alpha = 1/2, tau_0 = 1 / (48 L_xx) and sigma_0 = 3 L_xx / L_wx^2.
+        """
+        if not (L_xx > 0 and L_wx > 0 and mu_x > 0 and mu_w >= 0):
+            raise InputError(
+                f"from_theory needs L_xx, L_wx, mu_x > 0 and mu_w >= 0, not {L_xx}, {L_wx}, {mu_x}, {mu_w}: where the losses "
+                "are not strongly convex, add mu/2 ||x||^2 to them or give tau and sigma."
+            )
+        if mu_w == 0:
+            return cls(tau=1 / (48 * L_xx), sigma=3 * L_xx / L_wx**2, theta=1.0, mu_x=mu_x / 4, **static_fields)
+        half = 0.5 + 24 * L_xx / mu_x
+        omega = half + math.sqrt(half**2 + 16 * L_wx**2 / (mu_x * mu_w))
+        theta = 1 - 1 / omega
+        tau, sigma = 4 * (1 - theta) / (mu_x * theta), (1 - theta) / (mu_w * theta)
+        return cls(tau=tau, sigma=sigma, theta=theta, **static_fields)
+
+    def init(self, problem: Any) -> ScaffPDState:
+        """Return (x_0, w_0), before any loss is known."""
+        x, w = problem.start
+        one = jnp.ones((), w.dtype)
+        return ScaffPDState(x, w, losses=jnp.zeros_like(w), growth=one, ratio=0 * one)
+
+    def round(self, problem: Any, state: ScaffPDState, clients: Any) -> ScaffPDState:
+        """Collect losses, step the weights, then the model."""
+        tau, sigma = self.tau / jnp.sqrt(state.growth), self.sigma * jnp.sqrt(state.growth)
+        theta = self.theta * jnp.sqrt(state.ratio)
+        cohort = clients.all()
+        reports = heard(cohort.map(self.report, state.x), clients.count)
+        slope = reports.neutral(reports.losses + theta * (reports.losses - state.losses))
+        w = problem.penalty.prox(state.w, slope, sigma)
+        shares = reports.weights(w, cohort.ids)
+        x_variate = cohort.sum(self.send_variate, weights=shares)
+        update = cohort.sum(self.local_update, state.x, x_variate, tau, weights=shares)
+        x = problem.project_x(players.add(state.x, update, -tau))
+        growth = state.growth * (1 + self.mu_x * tau)
+        known = jnp.where(reports.present | (state.ratio == 0), reports.losses, state.losses)
+        moved = ScaffPDState(x, w, known, growth, state.growth / growth)
+        return players.select(reports.anybody, moved, state)
+
+    def report(self, problem: Any, client: Any, x: Tree) -> Reply:
+        """Return f_i(x), and keep c_i, the gradient there."""
+        loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
+        return Reply(LossReport(loss), note=gradient)
+
+    def send_variate(self, problem: Any, client: Any) -> Tree:
+        """Return c_i, to be summed with the weights w."""
+        return client.note
+
+    def local_update(self, problem: Any, client: Any, x: Tree, x_variate: Tree, tau: Any) -> Tree:
+        """Return Delta u_i, the mean direction of the client's corrected local steps."""
+        steps = self.steps_of(client)
+        lr = tau / steps if self.lr_x is None else self.lr_x
+        correction = players.sub(x_variate, client.note)
+        end = descend(problem, client, x, lr, steps, self.batch_size, correction=correction)
+        return players.scale(players.sub(x, end), 1.0 / (lr * steps))
