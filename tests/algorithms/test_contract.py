@@ -19,10 +19,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from roster import ROSTER
 
 ROUNDS = 4
-every_method = pytest.mark.parametrize("row", ROSTER, ids=lambda row: row.name)
 
 
-TASKS = [pytest.param(row, name, id=f"{row.name}-{name}") for row in ROSTER for name in row.tasks]
+def case(row, *more):
+    """A row in the table of tests. All tests of a row run in one process, which compiles its programs once."""
+    return pytest.param(row, *more, id="-".join((row.name, *more)), marks=pytest.mark.xdist_group(row.name))
+
+
+every_method = pytest.mark.parametrize("row", [case(row) for row in ROSTER])
+
+
+TASKS = [case(row, name) for row in ROSTER for name in row.tasks]
 
 
 @functools.cache  # one problem object a task: its compiled programs are then shared by all tests
@@ -145,7 +152,7 @@ def test_schedules_act_round_by_round(row, task):
     close(scheduled.state, second.state)
 
 
-@pytest.mark.parametrize("row", [row for row in ROSTER if row.has_y], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [case(row) for row in ROSTER if row.has_y])
 def test_points_stay_in_their_sets(row, x64):
     task = make_task(row.tasks[-1])
     result = go(task, row.algorithm.replace(**{row.rates[1]: 1.0}))

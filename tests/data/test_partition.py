@@ -185,9 +185,11 @@ def test_own_distribution_shares_each_class_as_in_training():
 
 
 def test_own_distribution_is_that_of_the_seed():
-    owners = [partition.own_distribution(TRAIN, LABELS, TEST, 12, seed=seed) for seed in (3, 3, 4)]
+    # Two alike clients and an even number of tests: nothing is rounded, only the shuffle is left to the seed.
+    owners = [partition.own_distribution([0, 1], [0, 0], np.zeros(100, int), 2, seed=seed) for seed in (3, 3, 4)]
     assert np.array_equal(owners[0], owners[1])
     assert not np.array_equal(owners[0], owners[2])
+    assert all(np.bincount(owner).tolist() == [50, 50] for owner in owners)
 
 
 def test_own_distribution_is_exact_when_it_divides():
@@ -215,6 +217,14 @@ def test_own_distribution_leaves_nobody_without_the_class_it_has_most_of():
     # As many test examples as clients that are entitled to one: the giver keeps none, for it has more of class 0.
     owner = partition.own_distribution(train, labels, [0] * 10 + [1] * 4, 5)
     assert counts(np.array([0] * 10 + [1] * 4), owner, 5).tolist() == [[10, 0]] + [[0, 1]] * 4
+
+
+def test_own_distribution_never_takes_from_a_client_the_last_of_its_most_frequent_class():
+    # Of class 1, clients 0 and 2 round to one test example each and client 1 to none; client 2 has more of class 0.
+    labels = np.array([1] * 10 + [1] + [1] * 10 + [0] * 20)
+    train = np.array([0] * 10 + [1] + [2] * 30)
+    owner = partition.own_distribution(train, labels, [1, 1, 0, 0], 3)
+    assert counts(np.array([1, 1, 0, 0]), owner, 3).tolist() == [[0, 1], [0, 1], [2, 0]]
 
 
 def test_own_distribution_with_many_small_clients_gives_each_one_a_test():

@@ -109,6 +109,18 @@ def test_choice_of_features_is_that_of_the_seed(network):
     assert np.array_equal(linearize(mlp, params, features=weights).coordinates, np.arange(weights))
 
 
+@pytest.mark.parametrize("features", [1, 2, 5, 9])
+def test_choice_may_pass_over_whole_arrays(features):
+    tree = {"a": np.float32([[1, 2], [3, 4]]), "b": np.float32(5), "c": np.float32([6, 7, 8, 9])}
+    coordinates = module._coordinates(module._weights(tree), features, 0)
+    gathered = module._gather(module._weights(tree), coordinates)
+    assert np.array_equal(gathered, coordinates + 1)  # entry k of the flat weights is k + 1
+    scattered = module._scatter(gathered, module._weights(tree), coordinates)
+    expected = np.where(np.isin(np.arange(9), coordinates), np.arange(1, 10), 0)
+    assert np.array_equal(ravel_pytree(scattered)[0], expected)
+    assert jax.tree.map(np.shape, scattered) == jax.tree.map(np.shape, tree)
+
+
 def test_any_function_of_weights_and_inputs_will_do():
     w = {"a": np.float32([[1.0, 2.0]]), "b": np.float32(3.0)}
     model = linearize(lambda w, inputs: w["b"] * inputs @ w["a"], w)
@@ -181,9 +193,10 @@ def test_tangent_features_are_rows_of_the_jacobian(x64, network):
 def test_tangent_features_of_a_single_output_are_its_gradient():
     w = np.float32([[2.0], [5.0]])
     inputs = np.float32([[1.0, 2.0], [3.0, 4.0]])
-    found = tangent_features(lambda w, inputs: (inputs @ w) ** 2, w, inputs, features=2)
-    np.testing.assert_allclose(found, 2 * (inputs @ w) * inputs, rtol=1e-6)
-    assert found.dtype == np.float32
+    for seed in (0, 4):  # a direction drawn with these would have either sign
+        found = tangent_features(lambda w, inputs: (inputs @ w) ** 2, w, inputs, features=2, seed=seed)
+        np.testing.assert_allclose(found, 2 * (inputs @ w) * inputs, rtol=1e-6)
+        assert found.dtype == np.float32
 
 
 def test_example_in_the_docstring():

@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.flatten_util import ravel_pytree
 
 from fedminimax.errors import InputError
 
@@ -52,15 +51,13 @@ class Linearized:
         """
         if self.coordinates is None:
             return {"params": jax.tree.map(jnp.zeros_like, self.weights)}
-        flat, _ = ravel_pytree(self.weights)
-        return {"params": jnp.zeros(len(self.coordinates), flat.dtype)}
+        return {"params": jnp.zeros(len(self.coordinates), jnp.result_type(*jax.tree.leaves(self.weights)))}
 
     def apply(self, variables: Mapping[str, Any], inputs: Any) -> jax.Array:
         """Return f(w, inputs) + J(w, inputs) x, for variables {"params": x}."""
         x = variables["params"]
         if self.coordinates is not None:
-            flat, unravel = ravel_pytree(self.weights)
-            x = unravel(jnp.zeros_like(flat).at[self.coordinates].set(x))
+            x = _scatter(x, self.weights, self.coordinates)
         # J x by forward differentiation: J has a row for every score and a column for every weight.
         scores, change = jax.jvp(lambda w: self.function(w, inputs), (self.weights,), (x,))
         return scores + change
@@ -71,7 +68,7 @@ def linearize(model: Any, params: Any, *, features: int | None = None, seed: int
 
     .. math:: g(x, a) = f(w, a) + J(w, a) x, \qquad J(w, a) = \partial f(w, a) / \partial w
 
-    g is exactly affine in x. The Jacobian is never formed: an evaluation costs about two of the network's.
+    g is exactly affine in x. The Jacobian is never formed: an evaluation costs two or three of the network's.
 
     Args:
         model: a Flax module, or any f(params, inputs) that returns one score a class, (batch, classes).
@@ -105,12 +102,11 @@ def tangent_features(
 
     S are ``features`` of the weights, chosen at random without replacement: the same ones, in the same order, as those of
     :func:`linearize` with this seed. v is one direction for all inputs, drawn uniformly among those of length 1, or 1
-    where the network has a single output. A random direction and not the sum of the outputs, since softmax ignores the
-    sum and training teaches it nothing.
+    where the network has a single output.
 
-    The paper's features (Yu et al.) are those of a network whose last layer is replaced by a random one with a single
-    output: give such a network for these. To keep features as a data set, save them with ``numpy.savez`` as
-    :func:`fedminimax.data.datasets.load` describes.
+    The features of Yu et al. are those of a network whose last layer is replaced by a random one with a single output:
+    give such a network for exactly these. The direction v is as much as can be done to a network that is given whole.
+    To keep features as a data set, save them with ``numpy.savez`` as :func:`fedminimax.data.datasets.load` describes.
 
     Args:
         model: a Flax module, or any f(params, inputs) that returns (batch, outputs).
@@ -140,7 +136,7 @@ def tangent_features(
         def of_one(example: Any) -> jax.Array:
             row = jax.tree.map(lambda a: a[None], example)
             gradient = jax.grad(lambda w: jnp.vdot(direction, function(w, row)[0]))(weights)
-            return ravel_pytree(gradient)[0][coordinates]
+            return _gather(gradient, coordinates)
 
         return jax.vmap(of_one)(batch)
 
@@ -178,6 +174,33 @@ def _coordinates(weights: Any, features: Any, seed: Any) -> npt.NDArray[np.int64
     if number > total:
         raise InputError(f"features is {number} and the network has {total} weights: give a number from 1 to {total}.")
     return np.sort(np.random.default_rng(_integer("seed", seed, 0)).choice(total, number, replace=False))
+
+
+def _within(weights: Any, coordinates: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Return, for each array of the weights, the coordinates that lie in it, as indices into that array, flat."""
+    sizes = np.array([a.size for a in jax.tree.leaves(weights)])
+    starts = np.cumsum(sizes) - sizes
+    parts = np.split(coordinates, np.searchsorted(coordinates, starts[1:]))
+    return [part - start for part, start in zip(parts, starts, strict=True)]
+
+
+def _gather(weights: Any, coordinates: npt.NDArray[np.int64]) -> jax.Array:
+    """Return the entries of the flat weights at the coordinates."""
+    # array by array: to make the flat vector first would take most of the time
+    parts = zip(jax.tree.leaves(weights), _within(weights, coordinates), strict=True)
+    return jnp.concatenate([a.ravel()[inside] for a, inside in parts])
+
+
+def _scatter(x: jax.Array, weights: Any, coordinates: npt.NDArray[np.int64]) -> Any:
+    """Return a tree like the weights with x at the coordinates and 0 elsewhere."""
+    leaves, structure = jax.tree.flatten(weights)
+    inside = _within(weights, coordinates)
+    parts = jnp.split(x, np.cumsum([len(part) for part in inside])[:-1])
+    filled = [
+        jnp.zeros(a.size, a.dtype).at[i].set(part.astype(a.dtype)).reshape(a.shape)
+        for a, i, part in zip(leaves, inside, parts, strict=True)
+    ]
+    return jax.tree.unflatten(structure, filled)
 
 
 def _direction(outputs: int, seed: int) -> npt.NDArray[np.float64]:
