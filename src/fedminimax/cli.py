@@ -1,4 +1,4 @@
-"""The command line: ``fedminimax demo``, ``fedminimax list``, ``fedminimax --version``."""
+"""The command line: ``fedminimax demo``, ``fedminimax fair``, ``fedminimax list``, ``fedminimax --version``."""
 
 from __future__ import annotations
 
@@ -56,13 +56,75 @@ def demo_command(
     demo(out, data, rounds, seed)
 
 
+@app.command("fair")
+def fair_command(
+    data: Annotated[
+        str, typer.Option(help="A table of your own (.csv, .tsv, .parquet), features (.npz), or a name of `fedminimax list`.")
+    ] = "digits",
+    label: Annotated[str, typer.Option(help="The column of a table to predict.")] = "",
+    client: Annotated[str, typer.Option(help="The column of a table that says who holds a row.")] = "",
+    clients: Annotated[int, typer.Option(help="How many clients an image or feature data set is divided among.")] = 20,
+    alpha: Annotated[float, typer.Option(help="The Dirichlet concentration: the smaller, the less alike they are.")] = 0.05,
+    methods: Annotated[str, typer.Option(help="Methods, with commas; the first is compared with the others.")] = (
+        "ScaffPD,FedAvg,DRFA"
+    ),
+    rho: Annotated[str, typer.Option(help="Price of leaving equal weights; several, with commas, draw the trade-off.")] = "0.1",
+    rounds: Annotated[int, typer.Option(help="How many communication rounds.")] = 200,
+    local_steps: Annotated[int, typer.Option(help="Local steps a round, K.")] = 20,
+    batch_size: Annotated[int, typer.Option(help="Examples a local step; 0: all of a client's.")] = 32,
+    loss: Annotated[str, typer.Option(help="squared or entropy.")] = "squared",
+    ridge: Annotated[float, typer.Option(help="l2 regularisation of the model.")] = 1e-3,
+    ignore: Annotated[str, typer.Option(help="Columns of a table to leave out, with commas.")] = "",
+    test_share: Annotated[float, typer.Option(help="The share of each client's rows that is kept for testing.")] = 0.25,
+    min_rows: Annotated[int, typer.Option(help="Clients with fewer rows are left out.")] = 20,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed of the division into clients, training and test data.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where to write the tables and figures.")] = Path("fedminimax-fair"),
+) -> None:
+    """Train models that are fair to the worst client, by several methods, on your table or on a data set."""
+    from fedminimax.fair import Request, fair
+
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out is {out}, which is a file: give a folder.")
+    listed = lambda text: [part.strip() for part in text.split(",") if part.strip()]
+    request = Request(
+        data=data,
+        label=label or None,
+        client=client or None,
+        clients=clients,
+        alpha=alpha,
+        methods=listed(methods),
+        rhos=[_number("--rho", part) for part in listed(rho)],
+        rounds=rounds,
+        local_steps=local_steps,
+        batch_size=batch_size or None,
+        loss=loss,
+        ridge=ridge,
+        ignore=listed(ignore),
+        test_share=test_share,
+        min_rows=min_rows,
+        seeds=seeds,
+        seed=seed,
+    )
+    fair(request, out)
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{option} has {text!r}, which is not a number.") from None
+
+
 @app.command("list")
 def list_command() -> None:
-    """List the methods, problems, datasets, partitions, models and sets, with a line each."""
+    """List the methods, problems, data sets, tables, partitions, models, sets and penalties, with a line each."""
     from fedminimax.algorithms import ALGORITHMS
     from fedminimax.data.datasets import DATASETS
     from fedminimax.data.partition import PARTITIONS
+    from fedminimax.data.tabular import TABLES
     from fedminimax.models import MODELS
+    from fedminimax.penalties import PENALTIES
     from fedminimax.problems import PROBLEMS
     from fedminimax.sets import SETS
 
@@ -70,9 +132,11 @@ def list_command() -> None:
         "Methods": dict(sorted(ALGORITHMS.items())),
         "Problems": PROBLEMS,
         "Datasets": DATASETS,
+        "Tables": TABLES,
         "Partitions": PARTITIONS,
         "Models": MODELS,
         "Sets": SETS,
+        "Penalties": PENALTIES,
     }
     console = Console()
     for title, entries in groups.items():

@@ -19,7 +19,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import by_client, group_mean, over_all, per_example
-from fedminimax.problems.robust import Problem
+from fedminimax.problems.robust import Problem, RobustProblem
 
 _T = TypeVar("_T")
 Metric = Callable[[Any, ClientData, Any], Any]
@@ -165,6 +165,24 @@ class Phi:
 
 
 @_metric
+class WorstCase:
+    """The objective of a :class:`RobustProblem` as a function of the model alone: max_{w in W} sum_i w_i f_i(x) - psi(w).
+
+    The same as ``phi/value``, in one pass over the data.
+    """
+
+    name = "worst_case"
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
+        """Return the value at the exact maximiser."""
+        if not isinstance(problem, RobustProblem):
+            raise InputError(f"WorstCase is for a RobustProblem: use Phi for {problem.name}.")
+        losses = problem.losses(state.x, clients)
+        w = problem.penalty.maximize(losses)
+        return losses @ w - problem.penalty.value(w)
+
+
+@_metric
 class MoreauGradient:
     """||grad Phi_{1/2l}(x)|| = 2l ||x - x+||, x+ = argmin_u Phi(u) + l ||u - x||^2 (fess-gda.txt, Definition 2.4).
 
@@ -243,21 +261,28 @@ class Distance:
 
 @_metric
 class ClientLoss:
-    """Every client's own loss f_i(x, y): the mean, the worst, and the mean of the worst and best 20%."""
+    """Every client's own loss f_i(x, y): the mean, the worst, the variance, and the mean of the worst and best 20%.
+
+    Args:
+        clients: held-out :class:`ClientData`; by default the training clients.
+    """
 
     clients: Any = None
     name = "client_loss"
 
+    def each(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
+        """Return f_1, ..., f_N."""
+        data = clients if self.clients is None else self.clients
+        return by_client(per_example(problem.client_loss(state), data.fields, data.total), data)
+
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
-        data = clients if self.clients is None else self.clients
-        losses = per_example(problem.client_loss(state), data.fields, data.total)
-        return summary(by_client(losses, data), higher_is_better=False)
+        return summary(self.each(problem, clients, state), higher_is_better=False)
 
 
 @_metric
 class ClientAccuracy:
-    """Every client's accuracy: mean, worst, worst-20%, best-20%.
+    """Every client's accuracy: mean, worst, variance, worst-20%, best-20%.
 
     Args:
         clients: held-out :class:`ClientData`; by default the training clients.
@@ -266,11 +291,39 @@ class ClientAccuracy:
     clients: Any = None
     name = "client_accuracy"
 
+    def each(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
+        """Return the accuracy of each client, [N]."""
+        data = clients if self.clients is None else self.clients
+        return by_client(_correct(problem, state.x, data.fields, data.total), data)
+
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
-        data = clients if self.clients is None else self.clients
-        right = _correct(problem, state.x, data.fields, data.total)
-        return summary(by_client(right, data))
+        return summary(self.each(problem, clients, state))
+
+
+@_metric
+class ClientError:
+    """Every client's root mean squared error, for a regression: mean, worst, variance, worst-20%, best-20%.
+
+    Args:
+        clients: held-out :class:`ClientData`; by default the training clients.
+        scale: multiplies the errors, to give them in the label's own units.
+    """
+
+    clients: Any = None
+    scale: Any = 1.0
+    name = "client_error"
+
+    def each(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
+        """Return the error of each client, [N]."""
+        data, predict = clients if self.clients is None else self.clients, _predict(problem)
+        one = lambda batch: jnp.mean((predict(state.x, batch["inputs"]).reshape(-1) - batch["labels"]) ** 2)
+        fields = {"inputs": data.fields["inputs"], "labels": data.fields["labels"]}
+        return self.scale * jnp.sqrt(by_client(per_example(one, fields, data.total), data))
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the summary."""
+        return summary(self.each(problem, clients, state), higher_is_better=False)
 
 
 @_metric

@@ -1,4 +1,4 @@
-"""Methods for weights on clients: their boxes by hand in NumPy, their identities, their exact solutions, and poisoned clients."""
+"""Methods for weights on clients: their boxes by hand in NumPy, their identities, exact solutions, and poisoned clients."""
 
 import dataclasses
 

@@ -1,5 +1,8 @@
-"""Data: what clients hold, how datasets are read, and how they are split."""
+"""The clients' data: flat storage, data sets, tables, and ways to divide them among clients."""
 
+from fedminimax.data import datasets, partition, tabular
 from fedminimax.data.clients import ClientData
+from fedminimax.data.silos import silos
+from fedminimax.data.tabular import Federation, federate
 
-__all__ = ["ClientData"]
+__all__ = ["ClientData", "Federation", "datasets", "federate", "partition", "silos", "tabular"]

@@ -32,8 +32,8 @@ def robust_model(
     r"""Any network on clients' examples, against weights on the clients.
 
     f_i is the mean over client i's examples of 1/2 ||scores - one-hot label||^2 (the paper's loss; convex for a linear model on
-    frozen features and for a linearised network) or of the cross-entropy, plus ridge/2 ||x||^2. With ``classes=None`` the labels
-    are real numbers, the model has one output, and f_i is half the mean squared error.
+    frozen features and for a linearised network) or of the cross-entropy, plus ridge/2 ||x||^2. With ``classes=None`` the
+    labels are real numbers, the model has one output, and f_i is half the mean squared error.
 
     Args:
         model: a Flax module that maps inputs to one score a class: ``models.Linear(classes)`` on features, any network of

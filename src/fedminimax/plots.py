@@ -1,0 +1,150 @@
+"""Pictures of fairness: who gets what from a model, and at what price to the others.
+
+Each function draws on axes of matplotlib, its own or given, and returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedminimax.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from fedminimax.result import Result
+
+MOST_NAMES = 40
+"""More clients than this are not named on an axis."""
+
+
+def client_bars(
+    values: Mapping[str, Any],
+    names: Sequence[str] | None = None,
+    *,
+    label: str = "accuracy",
+    higher_is_better: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw every client's value as bars, one a method side by side, the clients that the last method serves worst first.
+
+    Args:
+        values: for each method the value of every client, [N]; two methods read best.
+        names: the clients' names.
+        label: what the values are.
+        higher_is_better: whether larger values are better.
+        ax: where to draw.
+    """
+    if not values:
+        raise InputError("client_bars needs at least one method's values.")
+    table = {method: np.asarray(v, float) for method, v in values.items()}
+    count = len(next(iter(table.values())))
+    ax = _axes(ax, width=max(5.0, min(14.0, 2.5 + 0.16 * count * len(table))))
+    order = np.argsort(list(table.values())[-1] * (1 if higher_is_better else -1), kind="stable")
+    width = 0.84 / len(table)
+    for k, (method, value) in enumerate(table.items()):
+        place = np.arange(count) + (k - (len(table) - 1) / 2) * width
+        ax.bar(place, value[order], width, label=method, color=f"C{k}")
+        ax.axhline(value.mean(), color=f"C{k}", linestyle=":", linewidth=1)
+    if names is not None and count <= MOST_NAMES:
+        turn = 0 if max(len(str(n)) for n in names) <= 2 else 90
+        ax.set_xticks(np.arange(count), [str(names[i]) for i in order], rotation=turn, fontsize=8)
+    else:
+        ax.set_xticks([])
+    worst = list(table)[-1]
+    ax.set(xlabel=f"clients, from the one that {worst} serves worst", ylabel=label, xlim=(-0.6, count - 0.4))
+    # Below the bars' heads there is room only outside the axes.
+    ax.legend(frameon=False, ncols=len(table), loc="lower left", bbox_to_anchor=(0, 1))
+    return _plain(ax)
+
+
+def fairness_scatter(summaries: Mapping[str, Mapping[str, float]], *, label: str = "accuracy", ax: Axes | None = None) -> Axes:
+    """Draw each method's worst-20% against its average (filled) and its best-20% (hollow), as Figure 4 of the SCAFF-PD paper.
+
+    Args:
+        summaries: for each method "mean", "worst20" and "best20".
+        label: what the values are.
+        ax: where to draw.
+    """
+    ax = _axes(ax)
+    for k, (method, numbers) in enumerate(summaries.items()):
+        ax.plot(numbers["mean"], numbers["worst20"], "o", color=f"C{k}", markersize=9, label=method)
+        ax.plot(numbers["best20"], numbers["worst20"], "o", color=f"C{k}", markersize=9, fillstyle="none")
+        ax.plot([numbers["mean"], numbers["best20"]], [numbers["worst20"]] * 2, color=f"C{k}", linewidth=1, alpha=0.4)
+    ax.set(xlabel=f"average (filled) and best 20% (hollow) {label}", ylabel=f"worst 20% {label}")
+    ax.legend(frameon=False, fontsize=8)
+    return _plain(ax)
+
+
+def bands(
+    curves: Mapping[str, Sequence[Result]],
+    metric: str,
+    *,
+    against: str = "round",
+    label: str | None = None,
+    dashed: Sequence[str] = (),
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a metric over rounds for several methods or settings: the mean over seeds, with a band from least to greatest.
+
+    With one curve for each rho this is the trade-off of Figure 3 of the SCAFF-PD paper.
+
+    Args:
+        curves: for each name its results, one a seed.
+        metric: its name in the histories.
+        against: what goes on the x-axis.
+        label: what the metric is called.
+        dashed: the names of baselines, drawn dashed.
+        ax: where to draw.
+    """
+    ax = _axes(ax)
+    for name, results in curves.items():
+        values = np.array([result.history[metric] for result in results])
+        across = np.mean([result.history[against] for result in results], axis=0)
+        (line,) = ax.plot(across, values.mean(axis=0), "--" if name in dashed else "-", label=name, linewidth=1.8)
+        ax.fill_between(across, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
+    ax.set(xlabel=against.replace("_", " "), ylabel=(label or metric).replace("_", " "))
+    ax.legend(frameon=False, fontsize=8)
+    return _plain(ax)
+
+
+def weight_history(result: Result, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw the weight of every client over rounds, the largest at the end named, and the weights' entropy (right axis).
+
+    The run needs the metric ``ClientWeights(each=True)``.
+    """
+    history = result.history
+    if "w/0" not in history:
+        raise InputError("There is no history of w in this result: run with metrics=ClientWeights(each=True).")
+    count = sum(f"w/{i}" in history for i in range(len(history)))
+    w = np.array([history[f"w/{i}"] for i in range(count)])
+    ax = _axes(ax)
+    heavy = set(np.argsort(-w[:, -1])[:5].tolist())
+    for i in range(count):
+        known = names[i] if names is not None else str(i)
+        style: dict[str, Any] = {"label": known, "linewidth": 1.8} if i in heavy else {"color": "0.75", "linewidth": 0.8}
+        ax.plot(history["round"], w[i], zorder=2 if i in heavy else 1, **style)
+    ax.set(xlabel="round", ylabel="weight of a client", ylim=(0, None))
+    ax.legend(frameon=False, fontsize=8, title="largest at the end", title_fontsize=8)
+    right = ax.twinx()
+    right.plot(history["round"], history["w/entropy"], "k:", linewidth=1.2)
+    right.set(ylabel="entropy of the weights (dotted)", ylim=(0, 1.05))
+    right.spines["top"].set_visible(False)
+    return _plain(ax)
+
+
+def _axes(ax: Axes | None, width: float = 5.2) -> Axes:
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, 3.8), layout="constrained").subplots()
+
+
+def _plain(ax: Axes) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25, axis="y")
+    return ax
