@@ -64,8 +64,8 @@ def test_prox_satisfies_its_optimality_condition_on_thousands_of_inputs(penalty)
     """u = prox is optimal over W if and only if u = P_W(u - step * gradient at u): checked relative to the gradient's size."""
     rng = np.random.default_rng(0)
     prox = jax.jit(jax.vmap(penalty.prox))
-    for n in (1, 2, 7, 30):
-        slopes = hard(rng, 40, n)
+    for n in (1, 2, 30):
+        slopes = hard(rng, 60, n)
         w = np.asarray(jax.vmap(penalty.set(n).project)(jnp.asarray(rng.dirichlet(np.full(n, 0.3), size=len(slopes)))))
         sigma = 10.0 ** rng.uniform(-3, 3, size=len(slopes))
         u = np.asarray(prox(w, slopes, sigma))
@@ -77,21 +77,25 @@ def test_prox_satisfies_its_optimality_condition_on_thousands_of_inputs(penalty)
         step = 1 / (1 + size)  # short enough for the test to be exact in floating point
         moved = np.asarray(jax.vmap(penalty.set(n).project)(jnp.asarray(u + step[:, None] * left)))
         assert np.abs(moved - u).max() <= 1e-12 * max(1.0, np.abs(u).max()), n
-        assert all(in_set(penalty, row) for row in u)
+        assert np.asarray(jax.vmap(lambda v, n=n: penalty.set(n).contains(v, tol=1e-12))(jnp.asarray(u))).all()
 
 
 @each
 def test_prox_agrees_with_a_generic_solver(penalty):
     rng = np.random.default_rng(1)
     n = 5
+
+    @jax.jit
+    def value(u, w, s, sigma):
+        return penalty.value(u) - s @ u + jnp.sum((u - w) ** 2) / (2 * sigma)
+
     for _ in range(25):
         w = rng.dirichlet(np.ones(n))
         w = np.asarray(penalty.set(n).project(jnp.asarray(w)))
         s, sigma = rng.uniform(0, 2, size=n), 10.0 ** rng.uniform(-1, 1)
-        value = jax.jit(lambda u, w=w, s=s, sigma=sigma: penalty.value(u) - s @ u + jnp.sum((u - w) ** 2) / (2 * sigma))
-        found = _minimise(penalty, value, w)
+        found = _minimise(penalty, value, w, (w, s, sigma))
         exact = np.asarray(penalty.prox(jnp.asarray(w), jnp.asarray(s), sigma))
-        assert float(value(exact)) <= float(value(found)) + 1e-12
+        assert float(value(exact, w, s, sigma)) <= float(value(found, w, s, sigma)) + 1e-12
         np.testing.assert_allclose(exact, found, atol=2e-4)
 
 
@@ -104,26 +108,25 @@ def test_the_maximiser_agrees_with_a_generic_solver_and_beats_every_other_point(
             continue  # the objective itself overflows a comparison there
         w = np.asarray(penalty.maximize(jnp.asarray(losses)))
         assert in_set(penalty, w)
-        value = lambda w, losses=losses: float(losses @ w - penalty.value(jnp.asarray(w)))
-        scale = max(1.0, abs(value(w)))
-        for other in rng.dirichlet(np.full(n, 0.5), size=50):
-            other = np.asarray(penalty.set(n).project(jnp.asarray(other)))
-            assert value(other) <= value(w) + 1e-9 * scale
+        value = jax.vmap(lambda w, losses=losses: losses @ w - penalty.value(w))
+        best = float(value(jnp.asarray(w)[None])[0])
+        others = jax.vmap(penalty.set(n).project)(jnp.asarray(rng.dirichlet(np.full(n, 0.5), size=50)))
+        assert float(value(others).max()) <= best + 1e-9 * max(1.0, abs(best))
         # a tiny proximal step from the maximiser stays there
         again = np.asarray(penalty.prox(jnp.asarray(w), jnp.asarray(losses), 1e-3))
         np.testing.assert_allclose(again, w, atol=1e-9 * max(1.0, np.abs(w).max()))
 
 
-def _minimise(penalty, value, start):
-    slope = jax.jit(jax.grad(value))
+def _minimise(penalty, value, start, rest):
+    slope = jax.grad(value)
     n = len(start)
     free = isinstance(penalty, QFair)
     cap = 1 / (penalty.alpha * n) if isinstance(penalty, CVaR) else None
     constraints = [] if free else [{"type": "eq", "fun": lambda u: u.sum() - 1, "jac": lambda u: np.ones(n)}]
     out = scipy.optimize.minimize(
-        lambda u: float(value(u)),
+        lambda u: float(value(u, *rest)),
         np.maximum(start, 1e-3) if free else start,
-        jac=lambda u: np.asarray(slope(u)),
+        jac=lambda u: np.asarray(slope(u, *rest)),
         bounds=[(0, cap)] * n,
         constraints=constraints,
         method="SLSQP",

@@ -208,15 +208,15 @@ class Linear(nn.Module):
     """One linear layer that starts at zero, for frozen features and convex problems.
 
     Attributes:
-        outputs: how many: one for each class, or 1 for regression.
+        classes: number of outputs: one for each class, or 1 for a regression.
     """
 
-    outputs: int = 10
+    classes: int = 10
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Return the scores, (batch, outputs)."""
-        return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros)(_flatten(inputs))
+        """Return the scores, (batch, classes)."""
+        return nn.Dense(self.classes, kernel_init=nn.initializers.zeros)(_flatten(inputs))
 
 
 class MLP(nn.Module):

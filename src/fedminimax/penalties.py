@@ -7,7 +7,7 @@ fixed losses f, and its proximal step. Penalties are plain hashable values. Your
 >>> from fedminimax.penalties import ChiSquare, CVaR
 >>> losses = jnp.array([0.1, 0.2, 0.9])
 >>> CVaR(0.5).maximize(losses)
-Array([0.       , 0.3333333, 0.6666667], dtype=float32)
+Array([0.        , 0.33333334, 0.6666667 ], dtype=float32)
 >>> ChiSquare(1e6).maximize(losses).round(3)
 Array([0.333, 0.333, 0.333], dtype=float32)
 """

