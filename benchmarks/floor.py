@@ -49,12 +49,30 @@ class Floor:
 
     def _rounds(self, z: Tree, batches: Tree, rounds: Any) -> Tree:
         round_ = self._side_by_side if self.workload.side_by_side else self._one_after_another
+        if self.workload.name == "E":
+            round_ = self._scaff_pd
         return jax.lax.fori_loop(0, rounds, lambda _, z: round_(z, batches), z)
 
     def _step(self, z: Tree, batch: Tree) -> Tree:
         gx, gy = jax.grad(self.problem.loss, argnums=(0, 1))(*z, batch)
         x = jax.tree.map(lambda p, g: p - self.workload.lr_x * g, z[0], gx)
         return x, self.project(z[1] + self.workload.lr_y * gy)
+
+    def _scaff_pd(self, z: Tree, batches: Tree) -> Tree:
+        """Take the gradients that SCAFF-PD takes: one a client at x, then K corrected local steps; average with the weights."""
+        (x, w), lr = z, self.workload.lr_x
+        slope = jax.grad(self.problem.loss)
+        at_x = jax.vmap(slope, (None, 0))(x, jax.tree.map(lambda a: a[0], batches))
+        mean = jax.tree.map(lambda c: jnp.tensordot(w, c, 1), at_x)
+        correction = jax.tree.map(lambda m, c: m - c, mean, at_x)
+
+        def step(u: Tree, batch: Tree) -> tuple[Tree, None]:
+            g = jax.vmap(slope)(u, batch)
+            return jax.tree.map(lambda p, g, c: p - lr * (g + c), u, g, correction), None
+
+        each = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.workload.cohort, *a.shape)), x)
+        each, _ = jax.lax.scan(step, each, batches, unroll=2)
+        return jax.tree.map(lambda a: jnp.tensordot(w, a, 1), each), w
 
     def _side_by_side(self, z: Tree, batches: Tree) -> Tree:
         """Take each step on all clients at once; batches are [step, client, ...]."""

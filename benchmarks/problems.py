@@ -13,10 +13,10 @@ import fedminimax as fm
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.models import CNN, MLP, Logistic
 from fedminimax.problems import wgan
-from workloads import CLASSES, GAN_PENALTY, ROBUST_PENALTY, Workload
+from workloads import CLASSES, GAN_PENALTY, RHO, ROBUST_PENALTY, Workload
 
 
-def build(workload: Workload) -> tuple[fm.MinimaxProblem, fm.ClientData, Algorithm]:
+def build(workload: Workload) -> tuple[Any, fm.ClientData, Algorithm]:
     """Return a workload's problem, clients and algorithm."""
     clients = fm.ClientData.equal(workload.data(), workload.clients)
     common = {
@@ -26,16 +26,21 @@ def build(workload: Workload) -> tuple[fm.MinimaxProblem, fm.ClientData, Algorit
         "batch_size": workload.batch,
         "cohort_size": workload.cohort,
     }
+    if workload.name == "E":  # c_i and f_i on a minibatch, as every gradient of Algorithm 1 is
+        tau = workload.steps * workload.lr_x
+        sizes = {"local_steps": workload.steps, "batch_size": workload.batch, "report_size": workload.batch}
+        problem = _against_client_weights(Logistic(CLASSES), workload).bind(clients)[0]
+        return problem, clients, fm.ScaffPD(tau, workload.lr_y, **sizes)
     if workload.smoothing is None:
         return _problem(workload), clients, fm.LocalSGDA(**common)
     p, beta = workload.smoothing
     return _problem(workload), clients, fm.FessGDA(**common, p=p, beta=beta)
 
 
-def mean_loss(problem: fm.MinimaxProblem, clients: fm.ClientData, x: Any, y: Any, chunk: int = 500) -> float:
-    """Return the loss at (x, y), averaged over everybody's examples, in chunks."""
+def mean_loss(problem: Any, clients: fm.ClientData, x: Any, y: Any, chunk: int = 500) -> float:
+    """Return the loss at (x, y), averaged over everybody's examples, in chunks; with weights on clients, that at x."""
     parts = -(-clients.total // chunk)
-    loss = jax.jit(problem.loss)
+    loss = jax.jit(problem.loss if isinstance(problem, fm.MinimaxProblem) else lambda x, y, batch: problem.loss(x, batch))
     slices = (slice(k * chunk, (k + 1) * chunk) for k in range(parts))
     return sum(float(loss(x, y, jax.tree.map(lambda a, s=s: a[s], clients.fields))) for s in slices) / parts
 
@@ -66,6 +71,16 @@ def _against_perturbation(model: Any, workload: Workload) -> fm.MinimaxProblem:
         return jnp.mean(entropy(x, batch["inputs"] + y, batch["labels"])) - ROBUST_PENALTY / 2 * jnp.sum(y**2)
 
     return fm.MinimaxProblem(loss, x0, jnp.zeros(workload.shape))
+
+
+def _against_client_weights(model: Any, workload: Workload) -> fm.RobustProblem:
+    _, x0 = _classifier(model, workload)
+
+    def loss(x: Any, batch: Any) -> jax.Array:
+        wrong = model.apply({"params": x}, batch["inputs"]) - jax.nn.one_hot(batch["labels"], CLASSES)
+        return 0.5 * jnp.mean(jnp.sum(wrong**2, axis=-1))
+
+    return fm.RobustProblem(loss, x0, fm.ChiSquare(RHO))
 
 
 def _classifier(model: Any, workload: Workload) -> tuple[Callable[..., jax.Array], Any]:

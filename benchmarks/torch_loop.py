@@ -8,7 +8,7 @@ import torch
 
 from child import serve
 from torch_losses import Tensors, constrained, loss, mean_loss, project_, start_x, start_y, tensors, use_threads
-from workloads import Workload
+from workloads import RHO, SIGMA, Workload
 
 
 class TorchLoop:
@@ -26,6 +26,7 @@ class TorchLoop:
     def start(self) -> None:
         self.x, self.y = start_x(self.workload, self.memory_format), start_y(self.workload)
         self.z = [p.clone() for p in self.x]
+        self.__dict__.pop("losses", None)
 
     def advance(self, rounds: int) -> None:
         for _ in range(rounds):
@@ -36,6 +37,9 @@ class TorchLoop:
 
     def _round(self) -> None:
         w = self.workload
+        if w.name == "E":
+            self._scaff_pd()
+            return
         mean = [torch.zeros_like(p) for p in [*self.x, self.y]]
         for client in torch.randperm(w.clients)[: w.cohort].tolist():
             for total, end in zip(mean, self._local(client), strict=True):
@@ -66,6 +70,37 @@ class TorchLoop:
                 y.add_(gy, alpha=w.lr_y)
                 self.project(y)
         return [p.detach() for p in [*x, y]]
+
+    def _scaff_pd(self) -> None:
+        """SCAFF-PD, Algorithms 1 and 2: losses and control variates, the weights, corrected local steps."""
+        w = self.workload
+        reports = [self._gradient(self.x, client) for client in range(w.clients)]
+        losses = torch.tensor([value for value, _ in reports])
+        before = getattr(self, "losses", losses)
+        slope = losses + (losses - before)
+        self.y = (self.y + SIGMA * slope + SIGMA * RHO) / (1 + SIGMA * RHO * w.clients)
+        project_(self.y)
+        self.losses = losses
+        mean = [sum(self.y[i] * g[k] for i, (_, g) in enumerate(reports)) for k in range(len(self.x))]
+        moved = [torch.zeros_like(p) for p in self.x]
+        for client, (_, own) in enumerate(reports):
+            correction = [c - c_own for c, c_own in zip(mean, own, strict=True)]
+            u = [p.clone() for p in self.x]
+            for _ in range(w.steps):
+                _, gradient = self._gradient(u, client)
+                for p, g, c in zip(u, gradient, correction, strict=True):
+                    p.sub_(g + c, alpha=w.lr_x)
+            for total, end, p in zip(moved, u, self.x, strict=True):
+                total.add_(end - p, alpha=float(self.y[client]))
+        self.x = [p + change for p, change in zip(self.x, moved, strict=True)]
+
+    def _gradient(self, x: Tensors, client: int) -> tuple[torch.Tensor, Tensors]:
+        """Return the loss and the gradient of a client on a fresh minibatch."""
+        w = self.workload
+        rows = client * w.examples + torch.randint(w.examples, (w.batch,))
+        leaves = [p.detach().requires_grad_() for p in x]
+        value = loss(w, leaves, self.y, {name: array[rows] for name, array in self.data.items()})
+        return value.detach(), list(torch.autograd.grad(value, leaves))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The four workloads: their sizes, their data and where the players start.
+"""The workloads: their sizes, their data and where the players start.
 
 NumPy only, so that every contender can import it.
 """
@@ -14,6 +14,8 @@ ROBUST_PENALTY = 1.0
 """lambda in B's loss: cross-entropy(x, a + y) - lambda / 2 ||y||^2."""
 GAN_PENALTY = 0.001
 """lambda in D's loss."""
+RHO, SIGMA = 0.1, 0.1
+"""E's chi-square penalty, and the step of its weights."""
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
 """Kernel ([height, width,] inputs, outputs) and bias of each layer."""
@@ -139,6 +141,21 @@ WORKLOADS = {
             side_by_side=True,
             check_rounds=100,
             smoothing=(1.0, 0.9),
+        ),
+        Workload(
+            name="E",
+            title="linear classifier on 256 features, squared loss, against weights on the clients, SCAFF-PD",
+            clients=20,
+            cohort=20,
+            steps=100,
+            batch=10,
+            examples=2500,
+            lr_x=0.01,
+            lr_y=SIGMA,
+            side_by_side=True,
+            check_rounds=5,
+            shape=(256,),
+            layers=((256, 10),),
         ),
     )
 }

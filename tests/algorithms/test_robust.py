@@ -286,7 +286,9 @@ def test_scaff_pd_converges_linearly_and_faster_with_more_local_steps(x64, rho, 
     for steps in (1, 10, 100):
         lr = 0.005
         method = fm.ScaffPD(tau=steps * lr, sigma=0.15 / (rho + sigma), theta=0.9, lr_x=lr, local_steps=steps)
-        result = go(task, method, rounds={1: 3000, 10: 400, 100: 150}[steps], metrics=fm.metrics.Distance(task.solution), eval_every=5)
+        result = go(
+            task, method, rounds={1: 3000, 10: 400, 100: 150}[steps], metrics=fm.metrics.Distance(task.solution), eval_every=5
+        )
         error = result.history["distance/x"] ** 2
         assert error[-1] <= 1e-16, (steps, error[-1])
         needed.append(int(result.history["round"][np.argmax(error <= 1e-16)]))

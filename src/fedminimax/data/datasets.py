@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 from rich.console import Console
-from sklearn.datasets import load_digits
 
 from fedminimax.errors import InputError
 
@@ -87,6 +86,8 @@ def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = N
 
 def digits(folder: Path) -> Dataset:
     """Handwritten digits of 8x8 pixels, 1,797 in 10 classes; comes with scikit-learn, needs no file."""
+    from sklearn.datasets import load_digits  # a second of importing that only this needs
+
     pixels, labels = load_digits(return_X_y=True)
     # Of every class, each fifth example is for testing: stratified, and the same with every version of every library.
     test = np.zeros(len(labels), bool)

@@ -27,6 +27,7 @@ from fedminimax.engines.guard import finite
 from fedminimax.engines.keys import Key
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
+from fedminimax.problems.base import CHUNK
 from fedminimax.problems.robust import Problem
 from fedminimax.schedules import at_round
 
@@ -75,15 +76,22 @@ class Layout:
                 f"strategy must be 'auto', 'vmap', 'map' or how many clients to run side by side, not {self.strategy!r}."
             )
 
-    def width(self, clients: int, parameters: int) -> int:
-        """Return how many clients to run side by side."""
+    def width(self, clients: int, parameters: int, ragged: bool = False) -> int:
+        """Return how many clients to run side by side.
+
+        Args:
+            clients: how many there are on a device.
+            parameters: of the model.
+            ragged: whether some have so much more data than others that all would wait for them.
+        """
         if self.strategy == VMAP:
             return clients
         if self.strategy == MAP:
             return 1
         if isinstance(self.strategy, int):
             return min(self.strategy, clients)
-        return min(clients, max(1, _SIDE_BY_SIDE // parameters)) if parameters <= _SMALL_MODEL else 1
+        small = parameters <= _SMALL_MODEL and not ragged
+        return min(clients, max(1, _SIDE_BY_SIDE // parameters)) if small else 1
 
 
 class Simulator:
@@ -318,7 +326,8 @@ class SimulatedRound(Round):
     def _places(self, size: int) -> tuple[int, int, int]:
         problem, layout = self.simulator.problem, self.simulator.layout
         share = -(-size // layout.devices)
-        width = layout.width(share, players.size(problem.x0) + players.size(problem.y0))
+        ragged = self.data.largest > CHUNK and self.data.largest * self.data.count > 2 * self.data.total
+        width = layout.width(share, players.size(problem.x0) + players.size(problem.y0), ragged)
         return layout.devices, -(-share // width), width
 
     def _share(self, rows: _Row, devices: int, turns: int, width: int) -> _Row:
