@@ -1,7 +1,7 @@
 """Figures 2 and 5 of the SCAFF-PD paper: robust regression on five clients, SCAFF-PD against DRFA.
 
-Each method runs its whole grid of step sizes, for five seeds, as one compiled program; its best setting is drawn. In float64 and
-with full local gradients, SCAFF-PD goes down in a straight line to the last digit of the exact solution, DRFA to a distance.
+Each method runs its whole grid of step sizes, for five seeds, as one compiled program; its best setting is drawn. In float64
+and with full local gradients, SCAFF-PD goes straight down to the last digit of the exact solution, DRFA to a distance.
 
     python examples/robust_regression.py --out robust_regression.png        # about two minutes on two cores
 """
@@ -10,16 +10,13 @@ import argparse
 import time
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
 import fedminimax as fm
+
+jax.config.update("jax_enable_x64", True)
+plt.switch_backend("Agg")
 
 RHOS, SIGMAS, STEPS = (0.01, 0.05, 0.1), (0.01, 0.1), (1, 10, 100)
 TARGET = 1e-16

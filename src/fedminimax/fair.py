@@ -116,6 +116,7 @@ def _compare(
         ridge=request.ridge,
         seeds=request.seeds,
         tell=lambda line: console.print(f"  {line}", highlight=False),
+        busy=console.status,
     )
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ def compare(
     eval_every: int | None = None,
     progress: bool | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    busy: Callable[[str], AbstractContextManager[Any]] = nullcontext,
 ) -> Comparison:
     """Tune methods with equal budgets, train with the best settings, and measure every client on its own test data.
 
@@ -141,6 +143,7 @@ def compare(
         eval_every: how often to measure; by default about twenty times.
         progress: show progress bars; by default on a terminal only.
         tell: called with a line about each search.
+        busy: a context manager to show while a search is under way, such as rich's ``console.status``.
     """
     chosen = list(dict.fromkeys(methods))
     _check(chosen, rounds, seeds)
@@ -163,7 +166,8 @@ def compare(
     for name in chosen:
         if name not in given:
             grid = search_space(name, curvature, start, train.count, local_steps)
-            found = search(problem, train, name, grid, rounds=length, **common)
+            with busy(f"{name}: {BUDGET} settings for {length} rounds"):
+                found = search(problem, train, name, grid, rounds=length, **common)
             searches[name] = found
             given[name] = found.settings[found.best(metrics.WorstCase.name, last=2)]
             at = ", ".join(f"{k} = {v:.3g}" for k, v in given[name].items())

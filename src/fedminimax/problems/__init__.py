@@ -3,6 +3,7 @@
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.fair_classification import fair_classification
 from fedminimax.problems.gan import wgan
+from fedminimax.problems.linearize import linearize, tangent_features
 from fedminimax.problems.quadratic import quadratic
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.problems.robust_model import robust_model
@@ -25,10 +26,12 @@ __all__ = [
     "RobustProblem",
     "Task",
     "fair_classification",
+    "linearize",
     "quadratic",
     "regularized",
     "robust_model",
     "robust_regression",
+    "tangent_features",
     "translated",
     "wgan",
 ]

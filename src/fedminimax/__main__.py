@@ -1,0 +1,5 @@
+"""``python -m fedminimax``: the command line."""
+
+from fedminimax.cli import main
+
+main()
