@@ -63,15 +63,9 @@ def close(a, b, tolerance=1e-10):
 
 
 def go(task, algorithm, **options):
-    # One layout wherever the layout is not what is tested: its programs are then shared by the tests of a row.
-    defaults = {
-        "rounds": ROUNDS,
-        "seed": 3,
-        "eval_every": ROUNDS,
-        "metrics": fm.metrics.Value(),
-        "strategy": "vmap",
-        "devices": 1,
-    }
+    # One layout and one kind of record wherever they are not what is tested: the tests of a row then share their programs.
+    fixed = {"strategy": "vmap", "devices": 1, "record": True}
+    defaults = {"rounds": ROUNDS, "seed": 3, "eval_every": ROUNDS, "metrics": fm.metrics.Value(), **fixed}
     return fm.run(task.problem, task.clients, algorithm, **{**defaults, **options})
 
 
@@ -96,7 +90,7 @@ def test_strategies_devices_and_engines_give_one_trajectory(row, name, x64):
     moved = [np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in zip(
         jax.tree.leaves(reference.state), jax.tree.leaves(first_state(row, task)), strict=True)]  # fmt: skip
     assert max(moved) > 1e-4, "a method that does not move proves nothing"
-    layouts = [{"strategy": "map"}, {"strategy": 2, "devices": 2}] if name == row.tasks[0] else []
+    layouts = [{"strategy": "map"}, {"strategy": 2, "devices": 2}] if name == row.tasks[0] and not row.variant else []
     for options in (*layouts, {"engine": "isolated"}):
         other = go(task, row.algorithm, **options)
         close(reference.state, other.state)
@@ -155,7 +149,9 @@ def test_hyper_parameters_can_be_vmapped(row, task):
 
 @every_row
 def test_schedules_act_round_by_round(row, task):
-    scheduled = go(task, row.with_rates(fm.Piecewise((0.03, 0.01), until=(2,))))
+    method = row.with_rates(fm.Piecewise((0.03, 0.01), until=(2,)))
+    scheduled = go(task, method)
+    close(scheduled.state, go(task, method, engine="isolated").state)
     first = go(task, row.with_rates(0.03), rounds=2)
     second = go(task, row.with_rates(0.01), rounds=2, start=first)
     close(scheduled.state, second.state)
@@ -180,40 +176,46 @@ def test_a_poisoned_client_never_reaches_the_model(row, x64):
     result = fm.run(task.problem, data, algorithm, rounds=3)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state))
     assert result.costs["dropped"].min() >= 1
-    through = fm.run(task.problem, data, algorithm, rounds=3, guard=fm.Guard(drop_nonfinite=False))
-    assert not np.isfinite(np.asarray(jax.tree.leaves(through.x)[0])).all(), "the test must be able to fail"
+    if row is ROSTER[0]:  # the test must be able to fail
+        through = fm.run(task.problem, data, algorithm, rounds=3, guard=fm.Guard(drop_nonfinite=False))
+        assert not np.isfinite(np.asarray(jax.tree.leaves(through.x)[0])).all()
 
 
 @every_method
 def test_when_nobody_answers_nothing_breaks(row, x64):
     task = make_task(row.tasks[0])
     start = first_state(row, task)
-    result = go(task, row.algorithm, rounds=2, availability=fm.Availability(probability=0.0))
+    trace = go(task, row.algorithm).trace
+    empty = dataclasses.replace(trace, cohorts=tuple(np.full_like(c, -1) for c in trace.cohorts))
+    result = go(task, row.algorithm, rounds=2, trace=empty)
     close(result.x, start.x, 0)
     close(result.y, start.y, 0)
     assert result.costs["floats_up"].sum() == 0
 
 
 @every_method
-def test_availability_and_schedules_agree_on_both_engines_and_replay(row, task):
-    algorithm = row.algorithm.replace(**{row.rates[0]: fm.PowerDecay(0.03, 0.5)})
+def test_availability_agrees_on_both_engines_and_replays(row, task):
     chance = fm.Availability(probability=(0.9, 0.7, 0.5, 0.8, 0.6), over_invite=1.4)
-    recorded = go(task, algorithm, availability=chance, record=True)
+    recorded = go(task, row.algorithm, availability=chance)
     costs = {k: v.tolist() for k, v in recorded.costs.items()}
-    for other in (go(task, algorithm, availability=chance, engine="isolated"), go(task, algorithm, trace=recorded.trace)):
+    isolated = go(task, row.algorithm, availability=chance, engine="isolated")
+    for other in (isolated, go(task, row.algorithm, trace=recorded.trace)):
         close(recorded.state, other.state)
         assert costs == {k: v.tolist() for k, v in other.costs.items()}
 
 
 @every_method
 def test_cohorts_are_sets_and_matter(row, task):
-    recorded = go(task, row.algorithm, record=True)
-    reversed_cohorts = tuple(np.asarray(c)[:, ::-1] for c in recorded.trace.cohorts)
-    close(recorded.state, go(task, row.algorithm, trace=fm.Trace(reversed_cohorts)).state)
+    recorded = go(task, row.algorithm)
+    everybody = tuple(np.ones_like(a) for a in recorded.trace.answers)
+    replay = lambda cohorts: go(
+        task, row.algorithm, trace=dataclasses.replace(recorded.trace, cohorts=cohorts, answers=everybody)
+    )
+    close(recorded.state, replay(tuple(np.asarray(c)[:, ::-1] for c in recorded.trace.cohorts)).state)
     if not hasattr(row.algorithm, "cohort_size"):  # everybody, in any order
         return
-    others = fm.Trace(tuple((np.asarray(c) + 1) % 5 for c in recorded.trace.cohorts))
-    assert not np.allclose(jax.tree.leaves(recorded.x)[0], jax.tree.leaves(go(task, row.algorithm, trace=others).x)[0], 1e-9)
+    others = replay(tuple((np.asarray(c) + 1) % 5 for c in recorded.trace.cohorts))
+    assert not np.allclose(jax.tree.leaves(recorded.x)[0], jax.tree.leaves(others.x)[0], 1e-9)
 
 
 @every_method

@@ -370,19 +370,18 @@ def test_drfa_draws_near_the_worst_case_solution(x64):
 # -- a poisoned client -------------------------------------------------------------------------------------------------
 
 
-def poisoned(task, factor):
-    """Client 0 reports its loss times ``factor``; its gradients are honest."""
-    inner = task.problem.loss
+def poisonable(task):
+    """Return the problem, and clients of which number 0 reports its loss times a factor; its gradients are honest."""
+    inner, clients = task.problem.loss, task.clients
+    rest = (clients.starts, clients.sizes, clients.smallest, clients.largest)
+    owner = np.repeat(np.arange(clients.count), clients.sizes)
 
     def loss(x, batch):
         value = inner(x, {k: v for k, v in batch.items() if k != "factor"})
         return value + jax.lax.stop_gradient((jnp.mean(batch["factor"]) - 1) * value)
 
-    clients = task.clients
-    owner = np.repeat(np.arange(clients.count), clients.sizes)
-    fields = {**clients.fields, "factor": np.where(owner == 0, factor, 1.0)}
-    rest = (clients.starts, clients.sizes, clients.smallest, clients.largest)
-    return task.problem.replace(loss=loss), ClientData(fields, *rest)
+    with_factor = lambda factor: ClientData({**clients.fields, "factor": np.where(owner == 0, factor, 1.0)}, *rest)
+    return task.problem.replace(loss=loss), with_factor
 
 
 @pytest.mark.parametrize(
@@ -391,19 +390,17 @@ def poisoned(task, factor):
     ids=lambda m: type(m).__name__,
 )
 def test_an_inflated_loss_takes_over_the_weights_unless_it_is_bounded(task, method):
-    problem, clients = poisoned(task, 1e6)
-    attacked = fm.run(problem, clients, method, rounds=30, guard=fm.Guard(drop_nonfinite=False))
-    assert attacked.w[0] > 0.99, "without a bound one client dictates the model"
-    honest = go(task, method, 30)
-    guarded = fm.run(problem, clients, method, rounds=30, guard=fm.Guard(max_loss=100.0))
+    problem, clients = poisonable(task)
+    after = lambda factor, **options: fm.run(problem, clients(factor), method, rounds=30, eval_every=30, **options)
+    off = fm.Guard(drop_nonfinite=False)
+    assert after(1e6, guard=off).w[0] > 0.99, "without a bound one client dictates the model"
+    guarded, honest = after(1e6, guard=fm.Guard(max_loss=100.0)), after(1.0)
     assert guarded.costs["dropped"].sum() >= 20
     assert guarded.w[0] < 0.5
     others = lambda w: w[1:] / w[1:].sum()
     assert np.abs(others(guarded.w) - others(honest.w)).max() < 0.25
-    broken, data = poisoned(task, np.nan)
-    lost = fm.run(broken, data, method, rounds=30, guard=fm.Guard(drop_nonfinite=False))
-    assert not np.isfinite(lost.w).all()
-    kept = fm.run(broken, data, method, rounds=30)
+    assert not np.isfinite(after(np.nan, guard=off).w).all()
+    kept = after(np.nan)
     assert np.isfinite(kept.w).all()
     assert kept.w[0] < 0.5
 
