@@ -75,7 +75,7 @@ def fairness_scatter(summaries: Mapping[str, Mapping[str, float]], *, label: str
         ax.plot(numbers["best20"], numbers["worst20"], "o", color=f"C{k}", markersize=9, fillstyle="none")
         ax.plot([numbers["mean"], numbers["best20"]], [numbers["worst20"]] * 2, color=f"C{k}", linewidth=1, alpha=0.4)
     ax.set(xlabel=f"average (filled) and best 20% (hollow) {label}", ylabel=f"worst 20% {label}")
-    ax.legend(frameon=False, fontsize=8)
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))  # lines cross the whole width
     return _plain(ax)
 
 
