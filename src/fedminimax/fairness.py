@@ -188,6 +188,10 @@ def compare(
             for seed in range(seeds)
         ]
         values[name] = np.array([np.asarray(each(test, r.x)) for r in results[name]])
+        if any(result.interrupted for result in results[name]):
+            tell(f"Interrupted: {name} after {results[name][-1].rounds} rounds; what follows is what there is.")
+            chosen = list(results)
+            break
     label = "accuracy" if classify else "error"
     return Comparison(federation, problem, {m: given[m] for m in chosen}, searches, results, values, label, classify)
 

@@ -9,6 +9,8 @@ import pytest
 
 import fedminimax as fm
 from fedminimax.data import ClientData
+from fedminimax.engines.cohort import Conditions
+from fedminimax.engines.simulator import Layout, Simulator
 
 N, DIM, K = 5, 4, 3
 
@@ -157,6 +159,10 @@ def test_scaff_pd_is_its_box(task, mu):
         extrapolation = theta * old / sigma
     same(result.x, x)
     same(result.w, w)
+    up, down = (result.costs[f"floats_{way}_{player}"] for way, player in (("up", "x"), ("down", "x")))
+    assert (up == N * 2 * DIM).all(), "a variate and an update from each, to be summed"
+    assert (down == N * 3 * DIM).all(), "x, then x and c"
+    assert (result.costs["floats_up_other"] == N).all(), "one loss from each"
 
 
 def test_q_fed_avg_and_delta_fl_are_their_boxes(task):
@@ -177,6 +183,7 @@ def test_q_fed_avg_and_delta_fl_are_their_boxes(task):
         x = x + np.mean([local(q, i, x, 0.05, K)[-1] - x for i in tail], axis=0)
     same(result.x, x)
     sent = result.costs
+    assert (sent["floats_up_x"] == 2 * DIM).all()
     assert (sent["floats_up"] == 4 + 2 * DIM).all(), "four losses, and two updates from the tail"
     assert (sent["grad_evals"] == 2 * K * 8).all()
 
@@ -415,6 +422,8 @@ def test_problems_say_what_is_wrong(task):
         fm.AFL(0.1, 0.1).init(task.problem)
     with pytest.raises(fm.InputError, match="one whole number for all clients"):
         fm.DRFA(0.1, 0.1, local_steps=fm.UniformSteps(1, 2))
+    with pytest.raises(fm.InputError, match="at most 1"):
+        fm.DeltaFL(0.1, alpha=1.5)
     with pytest.raises(fm.InputError, match="must return one"):
         go(dataclasses.replace(task, problem=task.problem.replace(loss=lambda x, b: x)), fm.AFL(0.1, 0.1))
     with pytest.raises(fm.InputError, match="must be a MinimaxProblem or a RobustProblem"):
@@ -435,3 +444,11 @@ def test_weights_history_and_spread(task):
     same(average.final()["value"], f.mean())
     same(average.final()["client_loss/variance"], f.var())
     same(average.final()["client_loss/worst"], f.max())
+
+
+@pytest.mark.parametrize("method", [fm.AFL(0.05, 0.1), fm.ScaffPD(0.1, 0.1), fm.Scaffold(0.05)], ids=lambda m: type(m).__name__)
+def test_a_run_compiles_its_rounds_once(task, method):
+    go(task, method, rounds=3, strategy="vmap", devices=1)
+    problem, _ = task.problem.bind(task.clients)
+    simulator = Simulator.build(problem, method, Conditions(), Layout("vmap", 1))
+    assert simulator._advance._cache_size() == 1

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.robust import RobustMethod, Weighed, descend, heard
+from fedminimax.algorithms.robust import RobustMethod, Update, Weighed, descend, heard
 from fedminimax.players import Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
@@ -48,8 +48,9 @@ class AFL(RobustMethod):
         reports = heard(cohort.map(self.report_loss, state.x), clients.count)
         update = cohort.sum(self.local_update, state.x, weights=reports.weights(state.w, cohort.ids))
         w = problem.penalty.prox(state.w, reports.losses, self.lr_w)
-        return Weighed(problem.project_x(players.add(state.x, update)), jnp.where(reports.anybody, w, state.w))
+        return Weighed(problem.project_x(players.add(state.x, update.x)), jnp.where(reports.anybody, w, state.w))
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
         """Return how far the client's local steps lead."""
-        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size), x)
+        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size)
+        return Update(players.sub(end, x))

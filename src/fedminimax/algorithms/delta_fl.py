@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.robust import Model, RobustMethod, descend
+from fedminimax.algorithms.robust import Model, RobustMethod, Update, descend
+from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
@@ -38,6 +39,11 @@ class DeltaFL(RobustMethod):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.alpha, float) and not 0 < self.alpha <= 1:
+            raise InputError(f"DeltaFL.alpha must be above 0 and at most 1, not {self.alpha}.")
+
     def init(self, problem: Any) -> Model:
         """Return x_0."""
         return Model(problem.project_x(problem.x0))
@@ -48,11 +54,12 @@ class DeltaFL(RobustMethod):
         reports = cohort.map(self.report_loss, state.x)
         tail = reports.accepted & (reports.values.loss >= quantile(reports.values.loss, reports.accepted, 1 - self.alpha))
         update = cohort.only(tail).mean(self.local_update, state.x)
-        return Model(problem.project_x(players.add(state.x, update, self.server_lr_x)))
+        return Model(problem.project_x(players.add(state.x, update.x, self.server_lr_x)))
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
         """Return how far the client's local steps lead."""
-        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size), x)
+        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size)
+        return Update(players.sub(end, x))
 
 
 def quantile(values: Any, present: Any, level: Any) -> Any:
@@ -60,6 +67,9 @@ def quantile(values: Any, present: Any, level: Any) -> Any:
     ordered = jnp.sort(jnp.where(present, values, jnp.inf))
     last = jnp.maximum(jnp.sum(present) - 1, 0)
     position = jnp.clip(level, 0.0, 1.0) * last
+    # 0.2 * 5 may round to just above 1, and the client at the quantile itself would be left out.
+    whole = jnp.round(position)
+    position = jnp.where(jnp.abs(position - whole) < 1e-5, whole, position)
     low = jnp.floor(position).astype(int)
     high = jnp.minimum(low + 1, last)
     part = position - low

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.robust import Model, RobustMethod, descend
+from fedminimax.algorithms.robust import Model, RobustMethod, Update, descend
 from fedminimax.players import Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
@@ -45,11 +45,12 @@ class FedAvg(RobustMethod):
     def round(self, problem: Any, state: Model, clients: Any) -> Model:
         """Step along the mean of the cohort's local updates."""
         update = clients.sample(self.cohort_size).mean(self.local_update, state.x)
-        return Model(problem.project_x(players.add(state.x, update, self.server_lr_x)))
+        return Model(problem.project_x(players.add(state.x, update.x, self.server_lr_x)))
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
         """Return how far the client's local steps lead."""
-        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size), x)
+        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size)
+        return Update(players.sub(end, x))
 
 
 @algorithm
@@ -62,6 +63,7 @@ class FedProx(FedAvg):
 
     mu: Scalar = 0.1
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Tree:
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
         """Return how far the client's local steps lead."""
-        return players.sub(descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size, pull=self.mu), x)
+        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size, pull=self.mu)
+        return Update(players.sub(end, x))

@@ -38,6 +38,13 @@ class Weighed(NamedTuple):
 
 
 @state
+class Update(NamedTuple):
+    """How far a client's model moved, or another vector of the model's shape."""
+
+    x: Tree
+
+
+@state
 class LossReport(NamedTuple):
     """What a client tells of itself: its loss. The guard can bound it."""
 

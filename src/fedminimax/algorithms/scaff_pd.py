@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
-from fedminimax.algorithms.robust import LossReport, RobustMethod, descend, heard
+from fedminimax.algorithms.robust import LossReport, RobustMethod, Update, descend, heard
 from fedminimax.engines.client import Reply
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -113,9 +113,9 @@ class ScaffPD(RobustMethod):
         slope = reports.neutral(reports.losses + theta * (reports.losses - state.losses))
         w = problem.penalty.prox(state.w, slope, sigma)
         shares = reports.weights(w, cohort.ids)
-        x_variate = cohort.sum(self.send_variate, weights=shares)
+        x_variate = cohort.sum(self.send_variate, weights=shares).x
         update = cohort.sum(self.local_update, state.x, x_variate, tau, weights=shares)
-        x = problem.project_x(players.add(state.x, update, -tau))
+        x = problem.project_x(players.add(state.x, update.x, -tau))
         growth = state.growth * (1 + self.mu_x * tau)
         known = jnp.where(reports.present | (state.ratio == 0), reports.losses, state.losses)
         moved = ScaffPDState(x, w, known, growth, state.growth / growth)
@@ -126,14 +126,14 @@ class ScaffPD(RobustMethod):
         loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
         return Reply(LossReport(loss), note=gradient)
 
-    def send_variate(self, problem: Any, client: Any) -> Tree:
+    def send_variate(self, problem: Any, client: Any) -> Update:
         """Return c_i, to be summed with the weights w."""
-        return client.note
+        return Update(client.note)
 
-    def local_update(self, problem: Any, client: Any, x: Tree, x_variate: Tree, tau: Any) -> Tree:
+    def local_update(self, problem: Any, client: Any, x: Tree, x_variate: Tree, tau: Any) -> Update:
         """Return Delta u_i, the mean direction of the client's corrected local steps."""
         steps = self.steps_of(client)
         lr = tau / steps if self.lr_x is None else self.lr_x
         correction = players.sub(x_variate, client.note)
         end = descend(problem, client, x, lr, steps, self.batch_size, correction=correction)
-        return players.scale(players.sub(x, end), 1.0 / (lr * steps))
+        return Update(players.scale(players.sub(x, end), 1.0 / (lr * steps)))

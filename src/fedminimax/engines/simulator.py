@@ -112,7 +112,9 @@ class Simulator:
         fresh = algorithm.init(self.problem) if state is None else state
         own = algorithm.init_client(self.problem)
         spread = lambda leaf: jnp.zeros((clients.count, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
-        return self._everywhere(Carry(jax.tree.map(jnp.asarray, fresh), jax.tree.map(spread, own)))
+        # With its weak types taken off: a state of Python's numbers would compile the first round apart from all others.
+        strong = lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf))
+        return self._everywhere(Carry(jax.tree.map(strong, fresh), jax.tree.map(spread, own)))
 
     def place(self, clients: ClientData) -> Placed:
         """Put the data, and the weights p, where the rounds will run, once."""
