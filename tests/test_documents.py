@@ -23,6 +23,15 @@ def test_the_readmes_python_runs(tmp_path):
     assert "lr_x" in done.stdout
 
 
+def test_the_fairness_pages_python_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "fairness.md").read_text(), flags=re.S)
+    assert len(blocks) == 2
+    names = {}
+    exec("\n".join(blocks), names)
+    assert names["result"].final()["client_accuracy/worst20"] > 0.6
+    assert abs(names["result"].w.sum() - 1) < 1e-5
+
+
 def test_the_own_problem_example_solves_its_problem(tmp_path):
     done = run([str(ROOT / "examples" / "own_problem.py")], tmp_path)
     assert done.returncode == 0, done.stderr

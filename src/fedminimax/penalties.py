@@ -95,7 +95,7 @@ class ChiSquare(Penalty):
     def prox(self, w: jax.Array, slope: jax.Array, sigma: Any) -> jax.Array:
         """Return the projection of (w + sigma s + sigma rho) / (1 + sigma rho N): a quadratic's prox is a shift."""
         count = w.shape[0]
-        return Simplex(count).project((w + sigma * slope + sigma * self.rho) / (1 + sigma * self.rho * count))
+        return Simplex(count).project((w + sigma * _shifted(slope) + sigma * self.rho) / (1 + sigma * self.rho * count))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Agnostic(Penalty):
 
     def prox(self, w: jax.Array, slope: jax.Array, sigma: Any) -> jax.Array:
         """Return the projection of w + sigma s."""
-        return Simplex(w.shape[0]).project(w + sigma * slope)
+        return Simplex(w.shape[0]).project(w + sigma * _shifted(slope))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class CVaR(Penalty):
 
     def prox(self, w: jax.Array, slope: jax.Array, sigma: Any) -> jax.Array:
         """Return the projection of w + sigma s."""
-        return self.set(w.shape[0]).project(w + sigma * slope)
+        return self.set(w.shape[0]).project(w + sigma * _shifted(slope))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +202,11 @@ class QFair(Penalty):
 
 PENALTIES: dict[str, type[Penalty]] = {"ChiSquare": ChiSquare, "Agnostic": Agnostic, "CVaR": CVaR, "QFair": QFair}
 """The penalties by name."""
+
+
+def _shifted(slope: jax.Array) -> jax.Array:
+    """Return s - max s: the same on the simplex, and exact where large losses differ by little."""
+    return slope - jnp.max(slope)
 
 
 def _root(a: Any, b: Any, power: float, target: jax.Array) -> jax.Array:

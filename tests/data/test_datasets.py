@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
+from sklearn.datasets import load_digits
 
 from fedminimax.data import datasets
 from fedminimax.errors import InputError
@@ -104,7 +105,7 @@ def test_digits_needs_no_file_and_is_stratified(offline, tmp_path):
 def test_digits_is_the_same_every_time_and_divides_scikit_learns_set():
     first, second = datasets.load("digits"), datasets.load("digits")
     assert np.array_equal(first.train["inputs"], second.train["inputs"])
-    pixels, labels = datasets.load_digits(return_X_y=True)
+    pixels, labels = load_digits(return_X_y=True)
     both = np.concatenate([first.train["inputs"], first.test["inputs"]]) * 16
     both = np.column_stack([both, np.concatenate([first.train["labels"], first.test["labels"]])])
     original = np.column_stack([pixels, labels])

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.robust import RobustMethod, Update, Weighed, descend, heard
-from fedminimax.players import Tree
+from fedminimax.algorithms.robust import LocalDescent, Weighed, heard
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class AFL(RobustMethod):
+class AFL(LocalDescent):
     r"""Descent in the model and ascent in the weights on clients, everybody taking part.
 
     .. math:: x^{r+1} = \sum_i w_i^r u_i^{(K)},\quad
@@ -49,8 +48,3 @@ class AFL(RobustMethod):
         update = cohort.sum(self.local_update, state.x, weights=reports.weights(state.w, cohort.ids))
         w = problem.penalty.prox(state.w, reports.losses, self.lr_w)
         return Weighed(problem.project_x(players.add(state.x, update.x)), jnp.where(reports.anybody, w, state.w))
-
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
-        """Return how far the client's local steps lead."""
-        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size)
-        return Update(players.sub(end, x))

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.robust import Model, RobustMethod, Update, descend
+from fedminimax.algorithms.robust import LocalDescent, Model
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class DeltaFL(RobustMethod):
+class DeltaFL(LocalDescent):
     r"""Averaging over the clients in the tail: it minimises the mean of the worst share alpha of the losses (the CVaR).
 
     The cohort reports :math:`f_i(x)`; those at or above its (1 - alpha)-quantile (interpolated linearly) take K local steps,
@@ -55,11 +54,6 @@ class DeltaFL(RobustMethod):
         tail = reports.accepted & (reports.values.loss >= quantile(reports.values.loss, reports.accepted, 1 - self.alpha))
         update = cohort.only(tail).mean(self.local_update, state.x)
         return Model(problem.project_x(players.add(state.x, update.x, self.server_lr_x)))
-
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
-        """Return how far the client's local steps lead."""
-        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size)
-        return Update(players.sub(end, x))
 
 
 def quantile(values: Any, present: Any, level: Any) -> Any:

@@ -11,14 +11,13 @@ from typing import Any
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.robust import Model, RobustMethod, Update, descend
-from fedminimax.players import Tree
+from fedminimax.algorithms.robust import LocalDescent, Model
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class FedAvg(RobustMethod):
+class FedAvg(LocalDescent):
     r"""Federated averaging: K local steps of SGD, then the models are averaged. It minimises sum_i p_i f_i, fair or not.
 
     .. math:: u_i^{(k+1)} = u_i^{(k)} - \eta g_i(u_i^{(k)}; \xi),\quad
@@ -47,11 +46,6 @@ class FedAvg(RobustMethod):
         update = clients.sample(self.cohort_size).mean(self.local_update, state.x)
         return Model(problem.project_x(players.add(state.x, update.x, self.server_lr_x)))
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
-        """Return how far the client's local steps lead."""
-        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size)
-        return Update(players.sub(end, x))
-
 
 @algorithm
 class FedProx(FedAvg):
@@ -63,7 +57,7 @@ class FedProx(FedAvg):
 
     mu: Scalar = 0.1
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
-        """Return how far the client's local steps lead."""
-        end = descend(problem, client, x, self.lr_x, self.steps_of(client), self.batch_size, pull=self.mu)
-        return Update(players.sub(end, x))
+    @property
+    def pull(self) -> Scalar:
+        """Clients are held back by mu."""
+        return self.mu

@@ -132,3 +132,20 @@ class RobustMethod(Algorithm):
     def steps_of(self, client: Any) -> Any:
         """Return how many local steps a client takes this round."""
         return client.steps(self.local_steps, self.batch_size)
+
+
+class LocalDescent(RobustMethod):
+    """The client program of methods whose clients take plain local steps and report how far those led."""
+
+    lr_x: Any
+
+    def local_update(self, problem: Any, client: Any, x: Tree) -> Update:
+        """Return how far the client's local steps lead."""
+        steps = self.steps_of(client)
+        end = descend(problem, client, x, self.lr_x, steps, self.batch_size, pull=self.pull)
+        return Update(players.sub(end, x))
+
+    @property
+    def pull(self) -> Any:
+        """The mu of mu/2 ||u - x||^2 in the local objective; None: no such term."""
+        return None
