@@ -94,7 +94,9 @@ def _describe(federation: Federation, request: Request, console: Console) -> Non
         most = sorted(federation.missing.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{column} {count}" for column, count in most[:5])
         more = f" and {len(most) - 5} columns more" if len(most) > 5 else ""
-        console.print(f"Missing values: {listed}{more}. Numbers become the mean, marked by a column of their own.")
+        console.print(
+            f"Missing values: {listed}{more}. A missing number becomes the mean, and is marked; a missing category is one."
+        )
     if federation.dropped:
         listed = ", ".join(f"{name} ({count})" for name, count in list(federation.dropped.items())[:6])
         more = f" and {len(federation.dropped) - 6} more" if len(federation.dropped) > 6 else ""
