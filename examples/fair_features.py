@@ -4,7 +4,7 @@ A linear classifier with squared loss on frozen features (``cifar10-features.npz
 of ``extract_features.py``), 20 clients by Dirichlet(alpha), of which 30% lose 70% of their training examples. Step sizes are
 searched on the training objective of the first division, then every method is run on three divisions.
 
-    python examples/fair_features.py            # about 15 minutes on two cores
+    python examples/fair_features.py            # about 20 minutes on two cores
     python examples/fair_features.py --rounds 20 --seeds 1 --alphas 0.05 --methods ScaffPD,FedAvg
 """
 

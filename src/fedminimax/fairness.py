@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedminimax import metrics, models, plots
+from fedminimax import metrics, models, players, plots
 from fedminimax.algorithms import ALGORITHMS, Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.data.tabular import CLASSIFICATION, Federation
@@ -261,11 +261,11 @@ def smoothness(problem: RobustProblem, clients: ClientData) -> float:
     v = jax.tree.unflatten(structure, [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)])
     largest = 0.0
     for _ in range(_POWER_STEPS):
-        length = float(metrics.players.norm(v))
+        length = float(players.norm(v))
         if length == 0:
             break
-        v = product(metrics.players.scale(v, 1.0 / length), clients)
-        largest = float(metrics.players.norm(v))
+        v = product(players.scale(v, 1.0 / length), clients)
+        largest = float(players.norm(v))
     return max(largest, 1e-12)
 
 

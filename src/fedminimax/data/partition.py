@@ -6,13 +6,13 @@ j was removed. Clients are numbered from 0. The same arguments, seed included, g
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedminimax.checks import integer, real
 from fedminimax.errors import InputError
 
 Owner = npt.NDArray[np.int32]
@@ -34,7 +34,7 @@ def iid(n_or_labels: Any, clients: int, seed: int = 0) -> Owner:
     Returns:
         The owner index; sizes differ by at most 1.
     """
-    count = _integer("n_or_labels", n_or_labels, 1) if np.ndim(n_or_labels) == 0 else len(_labels(n_or_labels))
+    count = integer("n_or_labels", n_or_labels, 1) if np.ndim(n_or_labels) == 0 else len(_labels(n_or_labels))
     clients = _clients(clients, count)
     return _deal(_generator(seed).permutation(count), clients)
 
@@ -62,8 +62,8 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int = 0, 
     """
     labels = _labels(labels)
     clients = _clients(clients, len(labels))
-    min_size = _integer("min_size", min_size, 0)
-    if not 0 < _real(alpha) < np.inf:
+    min_size = integer("min_size", min_size, 0)
+    if not 0 < real(alpha) < np.inf:
         raise InputError(f"alpha is {alpha!r}: give a positive number, such as 0.5.")
     if clients * min_size > len(labels):
         raise InputError(
@@ -77,7 +77,7 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, seed: int = 0, 
     sizes = np.unique(labels, return_counts=True)[1]
     owner = np.empty(len(labels), np.int32)
     for _ in range(_DRAWS):
-        shares = generator.dirichlet(np.full(clients, _real(alpha)), size=len(sizes))
+        shares = generator.dirichlet(np.full(clients, real(alpha)), size=len(sizes))
         cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
         cuts[:, -1] = sizes  # the cumulative sum may end at 1 minus rounding
         pieces = np.diff(cuts, axis=1, prepend=0)
@@ -288,20 +288,9 @@ def _labels(labels: npt.ArrayLike, name: str = "labels") -> npt.NDArray[Any]:
     return array
 
 
-def _integer(name: str, value: Any, least: int) -> int:
-    """Return the value as an int that is at least ``least``, or say what is wrong with it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise InputError(f"{name} is {value!r}: give an integer of at least {least}.")
-    return number
-
-
 def _clients(clients: Any, examples: int) -> int:
     """Return the number of clients, or say what is wrong with it."""
-    number = _integer("clients", clients, 1)
+    number = integer("clients", clients, 1)
     if number > examples:
         raise InputError(f"{number} clients cannot share {examples} examples: lower clients to {examples} or fewer.")
     return number
@@ -309,22 +298,14 @@ def _clients(clients: Any, examples: int) -> int:
 
 def _share(name: str, value: Any) -> float:
     """Return the share as a float in [0, 1], or say what is wrong with it."""
-    if not 0 <= _real(value) <= 1:
+    if not 0 <= real(value) <= 1:
         raise InputError(f"{name} is {value!r}: give a number between 0 and 1.")
-    return _real(value)
-
-
-def _real(value: Any) -> float:
-    """Return the value as a float, not a number where it is none, so that every comparison with it fails."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
+    return real(value)
 
 
 def _generator(seed: Any) -> np.random.Generator:
     """Return the random numbers of a seed."""
-    return np.random.default_rng(_integer("seed", seed, 0))
+    return np.random.default_rng(integer("seed", seed, 0))
 
 
 PARTITIONS: dict[str, Callable[..., Owner]] = {

@@ -24,9 +24,9 @@ import pandas as pd
 import pooch
 from pandas.api import types
 
+from fedminimax.checks import integer, real
 from fedminimax.data.clients import ClientData
 from fedminimax.data.datasets import FOLDER_VARIABLE, _check, _download, _reason
-from fedminimax.data.partition import _integer, _real
 from fedminimax.errors import InputError
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
@@ -242,9 +242,9 @@ def federate(
     Returns:
         The federation.
     """
-    if not 0 < _real(test_share) < 1:
+    if not 0 < real(test_share) < 1:
         raise InputError(f"test_share is {test_share!r}: give a number above 0 and below 1.")
-    least, seed, kind = _integer("min_rows", min_rows, 2), _integer("seed", seed, 0), _float_type(dtype)
+    least, seed, kind = integer("min_rows", min_rows, 2), integer("seed", seed, 0), _float_type(dtype)
     numeric, categorical = _kinds(table, ignore)
 
     dropped: dict[str, int] = {}
@@ -528,7 +528,7 @@ def _places(values: pd.Series[Any], known: list[str]) -> npt.NDArray[np.int32]:
 
 def _order(text: str) -> tuple[float, str]:
     """Sort numbers by size, before words."""
-    number = _real(text)
+    number = real(text)
     return (math.inf if math.isnan(number) else number, text)
 
 

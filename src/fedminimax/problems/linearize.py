@@ -13,7 +13,6 @@ References:
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from fedminimax.checks import integer
 from fedminimax.errors import InputError
 
 
@@ -121,7 +121,7 @@ def tangent_features(
     """
     function, weights = _function(model), _weights(params)
     coordinates = _coordinates(weights, features, seed)
-    batch_size = _integer("batch_size", batch_size)
+    batch_size = integer("batch_size", batch_size)
     lengths = {np.shape(a)[:1] for a in jax.tree.leaves(inputs)}
     if len(lengths) != 1 or lengths <= {(), (0,)}:
         raise InputError("inputs must be arrays with one row for each example, at least one.")
@@ -170,10 +170,10 @@ def _weights(params: Any) -> Any:
 def _coordinates(weights: Any, features: Any, seed: Any) -> npt.NDArray[np.int64]:
     """Return so many different indices into the flat weights, in increasing order."""
     total = sum(a.size for a in jax.tree.leaves(weights))
-    number = _integer("features", features)
+    number = integer("features", features)
     if number > total:
         raise InputError(f"features is {number} and the network has {total} weights: give a number from 1 to {total}.")
-    return np.sort(np.random.default_rng(_integer("seed", seed, 0)).choice(total, number, replace=False))
+    return np.sort(np.random.default_rng(integer("seed", seed, 0)).choice(total, number, replace=False))
 
 
 def _within(weights: Any, coordinates: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
@@ -210,14 +210,3 @@ def _direction(outputs: int, seed: int) -> npt.NDArray[np.float64]:
     # a stream apart from that of the coordinates
     drawn = np.random.default_rng([seed, 1]).normal(size=outputs)
     return drawn / np.linalg.norm(drawn)
-
-
-def _integer(name: str, value: Any, least: int = 1) -> int:
-    """Return the value as an int that is at least ``least``, or say what is wrong with it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise InputError(f"{name} is {value!r}: give an integer of at least {least}.")
-    return number
