@@ -122,7 +122,7 @@ def list_command() -> None:
     from fedminimax.algorithms import ALGORITHMS
     from fedminimax.data.datasets import DATASETS
     from fedminimax.data.partition import PARTITIONS
-    from fedminimax.data.tabular import TABLES
+    from fedminimax.data.published import TABLES
     from fedminimax.models import MODELS
     from fedminimax.penalties import PENALTIES
     from fedminimax.problems import PROBLEMS

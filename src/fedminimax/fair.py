@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from fedminimax import plots
-from fedminimax.data import datasets, tabular
+from fedminimax.data import datasets, published, tabular
+from fedminimax.data.federation import Federation
 from fedminimax.data.silos import silos
-from fedminimax.data.tabular import Federation
 from fedminimax.errors import InputError
 from fedminimax.fairness import Comparison, compare
 from fedminimax.penalties import ChiSquare
@@ -69,15 +69,15 @@ def load(request: Request) -> Federation:
         if request.label is None or request.client is None:
             raise InputError(f"{name} is a table: say which column to predict (--label) and which names the client (--client).")
         return tabular.federate(tabular.read_table(name, request.label, request.client), **split)  # type: ignore[arg-type]
-    if name.replace("-", "_") in tabular.TABLES:
+    if name.replace("-", "_") in published.TABLES:
         if request.label is not None:
             raise InputError(f"--label is for a table of your own; {name} has a label of its own.")
-        return tabular.federate(tabular.load_table(name, client=request.client), **split)  # type: ignore[arg-type]
+        return tabular.federate(published.load_table(name, client=request.client), **split)  # type: ignore[arg-type]
     for option, value in (("--label", request.label), ("--client", request.client)):
         if value is not None:
             raise InputError(f"{option} is for tables (.csv, .tsv, .parquet); {name} is divided by --clients and --alpha.")
     if not name.lower().endswith(".npz") and name.replace("-", "_") not in datasets.DATASETS:
-        known = ", ".join([*datasets.DATASETS, *tabular.TABLES])
+        known = ", ".join([*datasets.DATASETS, *published.TABLES])
         raise InputError(f"There is no data {name!r}: give a .csv, .tsv, .parquet or .npz file, or one of {known}.")
     return silos(datasets.load(name), request.clients, request.alpha, seed=request.seed)
 

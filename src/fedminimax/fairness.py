@@ -20,7 +20,7 @@ import pandas as pd
 from fedminimax import metrics, models, players, plots
 from fedminimax.algorithms import ALGORITHMS, Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.data.tabular import CLASSIFICATION, Federation
+from fedminimax.data.federation import CLASSIFICATION, Federation
 from fedminimax.errors import InputError
 from fedminimax.penalties import ChiSquare, Penalty
 from fedminimax.players import Point

@@ -12,8 +12,9 @@ import pytest
 import requests
 from sklearn.preprocessing import StandardScaler
 
-from fedminimax.data import tabular
-from fedminimax.data.tabular import Encoding, Moments, Report, Table, federate, load_table, read_table
+from fedminimax.data import published, tabular
+from fedminimax.data.published import load_table
+from fedminimax.data.tabular import Encoding, Moments, Report, Table, federate, read_table
 from fedminimax.errors import InputError
 
 REAL = Path(os.environ.get("FEDMINIMAX_DATA") or "nowhere")
@@ -43,8 +44,8 @@ def place(tmp_path, monkeypatch):
         path = tmp_path / file
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        url, md5, _ = tabular._FILES[file]
-        monkeypatch.setitem(tabular._FILES, file, (url, md5, hashlib.sha256(text.encode()).hexdigest()))
+        url, md5, _ = published._FILES[file]
+        monkeypatch.setitem(published._FILES, file, (url, md5, hashlib.sha256(text.encode()).hexdigest()))
         return tmp_path
 
     return put
@@ -130,7 +131,7 @@ def test_compas_keeps_propublicas_rows_and_nothing_from_after_the_arrest(place):
     text = header + "".join(row.format(id=i, **r) for i, r in enumerate(rows))
     table = load_table("compas", place("compas/compas-scores-two-years.csv", text))
     assert list(table.frame["priors_count"]) == [0, 1]
-    assert sorted(table.frame.columns) == sorted(tabular._COMPAS.split())
+    assert sorted(table.frame.columns) == sorted(published._COMPAS.split())
     assert (table.client, table.label) == ("race", "two_year_recid")
 
 
@@ -151,13 +152,13 @@ def test_without_file_and_network_one_sentence_says_what_is_missing(tmp_path, mo
         raise requests.exceptions.ConnectionError("Name or service not known")
 
     monkeypatch.setattr(requests, "get", refuse)
-    for file in tabular._FILES:
+    for file in published._FILES:
         sub, name = file.split("/")
         with pytest.raises(InputError) as error:
-            tabular._contents(tmp_path, file)
+            published._contents(tmp_path, file)
         message = str(error.value)
         assert message.startswith(f"{name} is not in {tmp_path / sub}")
-        assert tabular._FILES[file][0] in message
+        assert published._FILES[file][0] in message
         assert f"FEDMINIMAX_DATA to the folder of data sets that has {file}" in message
 
 
@@ -168,9 +169,9 @@ def test_other_contents_are_refused(place):
         load_table("german_credit", folder)
 
 
-@pytest.mark.parametrize("name", tabular.TABLES)
+@pytest.mark.parametrize("name", published.TABLES)
 def test_first_line_of_docstring_names_the_clients(name):
-    first = inspect.getdoc(tabular.TABLES[name]).splitlines()[0]
+    first = inspect.getdoc(published.TABLES[name]).splitlines()[0]
     assert "clients" in first
     assert first.endswith(".")
 

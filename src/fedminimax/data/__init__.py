@@ -1,8 +1,9 @@
 """The clients' data: flat storage, data sets, tables, and ways to divide them among clients."""
 
-from fedminimax.data import datasets, partition, tabular
+from fedminimax.data import datasets, partition, published, tabular
 from fedminimax.data.clients import ClientData
+from fedminimax.data.federation import Federation
 from fedminimax.data.silos import silos
-from fedminimax.data.tabular import Federation, federate
+from fedminimax.data.tabular import federate
 
-__all__ = ["ClientData", "Federation", "datasets", "federate", "partition", "silos", "tabular"]
+__all__ = ["ClientData", "Federation", "datasets", "federate", "partition", "published", "silos", "tabular"]

@@ -7,7 +7,7 @@ import numpy as np
 from fedminimax.data import partition
 from fedminimax.data.clients import ClientData
 from fedminimax.data.datasets import Dataset
-from fedminimax.data.tabular import CLASSIFICATION, Federation
+from fedminimax.data.federation import CLASSIFICATION, Federation
 from fedminimax.errors import InputError
 
 

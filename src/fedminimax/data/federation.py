@@ -1,0 +1,38 @@
+"""Clients' data with test sets of their own, and what is known of them: what fairness over clients is measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedminimax.data.clients import ClientData
+
+CLASSIFICATION, REGRESSION = "classification", "regression"
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A table or data set as clients' data, ready to train on.
+
+    Attributes:
+        train: {"inputs": [n, d] float, "labels": int32 class numbers, or floats for a regression}, by client.
+        test: likewise; the same clients in the same order.
+        names: the clients' names.
+        features: the names of the d inputs, such as "age", "age is missing" and "workclass=Private".
+        classes: the classes' names by number; None for a regression.
+        task: "classification" or "regression".
+        target_scale: mean and standard deviation of the training labels, by which a regression's labels were
+            standardised; None for a classification.
+        missing: how many values of a column were missing in the clients' rows, for each column that lacks any.
+        dropped: the clients left out and how many rows each had, not counting an official test part's; and how many rows,
+            in both parts, had no client, "(missing client)", or no label, "(missing label)".
+    """
+
+    train: ClientData
+    test: ClientData
+    names: list[str]
+    features: list[str]
+    classes: list[str] | None
+    task: str
+    target_scale: tuple[float, float] | None
+    missing: dict[str, int]
+    dropped: dict[str, int]
