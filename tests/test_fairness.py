@@ -1,5 +1,6 @@
 """Fairness over clients: the comparison, its table and figures, the division into silos, and the command line."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -109,6 +110,18 @@ def test_regressions_report_errors_in_the_labels_units():
     assert not found.higher_is_better
     assert 20 < found.summary("FedAvg")["mean"] < 150, "a few dozen units, not standard deviations"
     assert found.summary("FedAvg")["worst"] >= found.summary("FedAvg")["worst20"] - 1e-6
+
+
+def test_an_interrupted_comparison_keeps_what_there_is(comparison, monkeypatch):
+    found, told = comparison[0], []
+    stopped = lambda *args, **options: dataclasses.replace(fm.run(*args, **options), interrupted=True)
+    monkeypatch.setattr(fairness, "run", stopped)
+    settings = {"FedAvg": {"lr_x": 0.05}, "FedProx": {"lr_x": 0.05}}
+    part = fairness.compare(
+        found.federation, ["FedAvg", "FedProx"], rounds=2, settings=settings, progress=False, tell=told.append
+    )
+    assert list(part.table().index) == ["FedAvg"]
+    assert "Interrupted: FedAvg" in told[-1]
 
 
 def test_silos_follow_the_papers_division():

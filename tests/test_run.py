@@ -4,6 +4,7 @@ import pytest
 
 import fedminimax as fm
 from fedminimax import metrics
+from fedminimax.engines.simulator import Layout
 from fedminimax.schedules import FromFunction, at_round
 
 
@@ -275,3 +276,10 @@ def test_what_only_meets_in_a_run_is_named_before_it_starts(task):
         fm.sweep(task.problem, task.clients, METHOD, rounds=2, grid={"lr": [1]})
     with pytest.raises(fm.InputError, match="must divide rounds"):
         fm.sweep(task.problem, task.clients, METHOD, rounds=5, eval_every=2)
+
+
+def test_clients_of_very_unequal_size_run_one_after_another_unless_told_otherwise():
+    """Side by side, every full pass would take as long as the largest client's."""
+    assert Layout().width(20, 100) == 20
+    assert Layout().width(20, 100, ragged=True) == 1
+    assert Layout("vmap").width(20, 100, ragged=True) == 20

@@ -165,6 +165,12 @@ def test_scaff_pd_is_its_box(task, mu):
     assert (result.costs["floats_up_other"] == N).all(), "one loss from each"
 
 
+def test_scaff_pd_reports_on_all_examples_or_on_a_minibatch(task):
+    evaluations = lambda **sizes: go(task, fm.ScaffPD(0.1, 0.3, local_steps=K, batch_size=2, **sizes), 2).costs["grad_evals"]
+    assert (evaluations() == N * (8 + K * 2)).all()
+    assert (evaluations(report_size=4) == N * (4 + K * 2)).all()
+
+
 def test_q_fed_avg_and_delta_fl_are_their_boxes(task):
     q = Quadratics(task)
     result = go(task, fm.QFedAvg(0.05, 2.0, K, None, 3), record=True)
@@ -248,6 +254,7 @@ def test_shared_y_methods_run_on_the_minimax_form_and_descent_ascent_is_afl(task
     q = Quadratics(task)
     same(afl.final()["value"], q.losses(afl.x) @ afl.w)
     same(afl.final()["phi/value"], q.losses(afl.x).max())
+    same(gda.x, go(shared, fm.ParallelSGDA(0.05, 0.3), engine="isolated").x)
     with pytest.raises(fm.InputError, match="as_minimax"):
         go(agnostic, fm.ParallelSGDA(0.05, 0.3))
     with pytest.raises(fm.InputError, match="is for a RobustProblem"):
