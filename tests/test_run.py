@@ -281,5 +281,5 @@ def test_what_only_meets_in_a_run_is_named_before_it_starts(task):
 def test_clients_of_very_unequal_size_run_one_after_another_unless_told_otherwise():
     """Side by side, every full pass would take as long as the largest client's."""
     assert Layout().width(20, 100) == 20
-    assert Layout().width(20, 100, ragged=True) == 1
-    assert Layout("vmap").width(20, 100, ragged=True) == 20
+    assert Layout().width(20, 100, apart=True) == 1
+    assert Layout("vmap").width(20, 100, apart=True) == 20

@@ -8,10 +8,18 @@ from fedminimax import data, metrics, models, penalties, problems, sets  # noqa:
 from fedminimax._version import __version__  # noqa: E402
 from fedminimax.algorithms import (  # noqa: E402
     AFL,
+    CDMA,
+    CDMAGE,
+    CODASCA,
     DRFA,
     FSGDA,
     SAGDA,
+    CatalystScaffoldS,
+    CDMAGEPlus,
+    CODAPlus,
+    Constants,
     DeltaFL,
+    ExtraStepLocalSGD,
     FedAvg,
     FedNormSGDA,
     FedNormSGDAPlus,
@@ -29,8 +37,9 @@ from fedminimax.algorithms import (  # noqa: E402
     SmoothedGDA,
     Weighted,
 )
-from fedminimax.data import ClientData  # noqa: E402
-from fedminimax.engines.availability import Availability, Trace  # noqa: E402
+from fedminimax.compare import Curves, compare  # noqa: E402
+from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
+from fedminimax.engines.availability import Availability, Delay, Trace, Wave  # noqa: E402
 from fedminimax.engines.guard import Guard  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402
@@ -44,21 +53,32 @@ from fedminimax.sweep import Sweep, sweep  # noqa: E402
 
 __all__ = [
     "AFL",
+    "CDMA",
+    "CDMAGE",
+    "CODASCA",
     "DRFA",
     "FSGDA",
     "SAGDA",
     "Agnostic",
     "Availability",
+    "CDMAGEPlus",
+    "CODAPlus",
     "CVaR",
+    "CatalystScaffoldS",
     "ChiSquare",
     "ClientData",
     "ClientSteps",
+    "Constants",
+    "Delay",
+    "Curves",
     "DeltaFL",
+    "ExtraStepLocalSGD",
     "FedAvg",
     "FedNormSGDA",
     "FedNormSGDAPlus",
     "FedProx",
     "FessGDA",
+    "GeneratedClients",
     "Guard",
     "InputError",
     "LocalSGDA",
@@ -82,8 +102,10 @@ __all__ = [
     "Task",
     "Trace",
     "UniformSteps",
+    "Wave",
     "Weighted",
     "__version__",
+    "compare",
     "data",
     "metrics",
     "models",

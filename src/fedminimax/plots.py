@@ -1,10 +1,11 @@
-"""Pictures of fairness: who gets what from a model, and at what price to the others.
+"""Pictures: of fairness (who gets what from a model, and at what price to the others), and of what a generator makes.
 
 Each function draws on axes of matplotlib, its own or given, and returns them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,43 @@ def weight_history(result: Result, names: Sequence[str] | None = None, *, ax: Ax
     right.set(ylabel="entropy of the weights (dotted)", ylim=(0, 1.05))
     right.spines["top"].set_visible(False)
     return _plain(ax)
+
+
+def sample_grid(
+    images: Any, columns: int = 10, path: str | os.PathLike[str] | None = None, *, zoom: int = 2, ax: Axes | None = None
+) -> Axes:
+    """Draw images side by side, row after row, with a white line between them.
+
+    Args:
+        images: [n, height, width], [n, height, width, 1] (grey) or [n, height, width, 3] (red, green, blue), from -1 to 1.
+        columns: how many in a row.
+        path: also write the grid as a PNG file, each entry of an image ``zoom`` x ``zoom`` pixels, the lines ``zoom`` wide.
+        zoom: the size of an entry in the file.
+        ax: where to draw.
+    """
+    pixels = np.asarray(images, float)
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
+    if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3) or not pixels.size:
+        raise InputError(
+            f"sample_grid needs images [n, height, width] with 1 or 3 colours, not {np.shape(images)}: reshape them."
+        )
+    if columns < 1 or zoom < 1:
+        raise InputError(f"columns and zoom must be at least 1, but are {columns} and {zoom}.")
+    count, height, width, _ = pixels.shape
+    across, down = min(columns, count), -(-count // columns)
+    sheet = np.ones((down * (height + 1) + 1, across * (width + 1) + 1, 3))
+    for k, image in enumerate(pixels):
+        top, left = k // columns * (height + 1) + 1, k % columns * (width + 1) + 1
+        # Not a number is black: a broken generator should be seen.
+        sheet[top : top + height, left : left + width] = np.nan_to_num(np.clip((image + 1) / 2, 0, 1))
+    if path is not None:
+        from matplotlib.image import imsave
+
+        imsave(path, sheet.repeat(zoom, axis=0).repeat(zoom, axis=1), format="png")
+    ax = _axes(ax)
+    ax.imshow(sheet, interpolation="nearest")
+    ax.set_axis_off()
+    return ax
 
 
 def _axes(ax: Axes | None, width: float = 5.2) -> Axes:

@@ -13,6 +13,7 @@ import pandas as pd
 from fedminimax.engines import wire
 from fedminimax.engines.accounting import Message
 from fedminimax.engines.availability import Trace
+from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
@@ -33,7 +34,7 @@ class Result:
         settings: the algorithm with its hyper-parameters, as text.
         seed: the seed.
         rounds: how many rounds have been run in all.
-        client_states: the clients' own states, [N, ...], where the algorithm has any.
+        client_states: the clients' own states, where the algorithm has any: arrays [N, ...], or the ClientStore they live in.
         trace: who took part, when ``record=True``.
         seconds: the wall time of all calls but the first.
         compile_seconds: the wall time of the first call: compilation (unless it was kept from an earlier run) and one round.
@@ -106,6 +107,8 @@ class Result:
         record = {k: v for k, v in self.__dict__.items() if k not in ("messages", "trace")}
         record["messages"] = [asdict(m) for m in self.messages]
         record["trace"] = None if self.trace is None else dict(self.trace.__dict__)
+        if isinstance(self.client_states, ClientStore):
+            record["client_states"], record["client_store"] = None, self.client_states.record()
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         contents = wire.encode(record)
@@ -124,6 +127,8 @@ class Result:
             raise InputError(f"{path} is not a saved result.")
         record["messages"] = [Message(**m) for m in record["messages"]]
         record["trace"] = None if record["trace"] is None else Trace(**record["trace"])
+        if "client_store" in record:
+            record["client_states"] = ClientStore.restore(record.pop("client_store"))
         return cls(**record)
 
     def __repr__(self) -> str:

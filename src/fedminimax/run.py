@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from fedminimax import devices as host
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
+from fedminimax.data.generated import GeneratedClients
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Traffic
 from fedminimax.engines.availability import Availability, Trace
@@ -22,6 +25,7 @@ from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy
+from fedminimax.engines.store import DEVICE, HOST, ClientStore
 from fedminimax.errors import InputError
 from fedminimax.metrics import Metric, Problem, evaluate, named
 from fedminimax.players import Tree
@@ -32,6 +36,8 @@ from fedminimax.result import Result
 SIMULATOR, ISOLATED = "simulator", "isolated"
 _WORTH_SPLITTING = 20_000
 """Parameters of a whole cohort above which cores are worth their meeting points (measured: benchmarks/README.md)."""
+_ON_DEVICE = 2**28
+"""Bytes of clients' states that are kept on the device unless told otherwise."""
 _CALL_SECONDS = 0.5
 _ROOM = 256
 """Rounds a call at the most: one number, so that runs of any length share a program."""
@@ -55,6 +61,7 @@ def run(
     record: bool = False,
     state: Tree | None = None,
     start: Result | None = None,
+    client_store: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     watch: str | None = None,
 ) -> Result:
@@ -81,6 +88,8 @@ def run(
         record: keep a trace of this run in the result.
         state: an algorithm's state to start from, at round 0.
         start: a result to continue exactly, from its last round and with its seed.
+        client_store: where clients' own states (control variates) live: "device", "host" (its memory), or a folder for
+            memory-mapped files; by default on the device while they are small.
         progress: show a progress bar; by default on a terminal only.
         watch: the metric that the bar shows; by default the first.
     """
@@ -102,19 +111,23 @@ def run(
     judged = named(metrics)
     conditions = Conditions(guard or Guard(), availability, record)
     carrier: Simulator | Isolated
+    store = None
     if engine == ISOLATED:
         carrier = Isolated(problem, conditions)
     elif engine == SIMULATOR:
-        carrier = Simulator.build(problem, algorithm, conditions, _layout(problem, clients, algorithm, strategy, devices))
+        store = _store(problem, clients, algorithm, client_store, start)
+        layout = _layout(problem, clients, algorithm, strategy, devices, store is not None)
+        carrier = Simulator.build(problem, algorithm, conditions, layout)
     else:
         raise InputError(f"engine must be 'simulator' or 'isolated', not {engine!r}.")
     data = carrier.place(clients)
-    carry = carrier.start(algorithm, clients, start.state if start is not None else state)
+    carry = carrier.start(algorithm, clients, start.state if start is not None else state, store)
     if start is not None and start.client_states is not None:
         carry = carrier.remember(carry, start.client_states)
     _check_state(algorithm, problem, carry.state)
 
     every = eval_every or max(1, rounds // 50)
+    most = min(_ROOM, carrier.most_rounds(getattr(algorithm, "cohort_size", None) or clients.count) or _ROOM)
     key = keys.root(seed)
     judge = _Judge(problem, judged, data.clients)
     evaluations: list[tuple[int, dict[str, float]]] = [(first, judge(carry.state))]
@@ -127,7 +140,7 @@ def run(
         try:
             while now < last:
                 stop = min(last, first + ((now - first) // every + 1) * every)
-                count = min(stop - now, pace, _ROOM)
+                count = min(stop - now, pace, most)
                 before = time.perf_counter()
                 carry, part = carrier.advance(algorithm, data, key, carry, now, count, trace, length=_ROOM)
                 pace = clock.took(time.perf_counter() - before, count)
@@ -141,6 +154,8 @@ def run(
             if now != evaluations[-1][0]:
                 evaluations.append((now, judge(carry.state)))
 
+    if store is not None:
+        store.rounds = now
     costs = _costs(carrier, done, start)
     if done and (refused := int(costs["dropped"][first:].sum())):
         warnings.warn(
@@ -182,11 +197,41 @@ class _Clock:
         return self._pace
 
 
-def _layout(problem: Problem, clients: ClientData, algorithm: Algorithm, strategy: Strategy, devices: int | None) -> Layout:
+def _store(
+    problem: Problem, clients: ClientData, algorithm: Algorithm, where: str | os.PathLike[str] | None, start: Result | None
+) -> ClientStore | None:
+    """Return where the clients' states are to live on the host; None: on the device, or there are none."""
+    own = jax.eval_shape(lambda: algorithm.init_client(problem))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own)) * clients.count
+    if own is None or where == DEVICE or (where is None and size <= _ON_DEVICE):
+        return None
+    initial = algorithm.init_client(problem)
+    if where is None or where == HOST:
+        return ClientStore(clients.count, initial)
+    folder = Path(where)
+    kept = None if start is None else start.client_states
+    if isinstance(kept, ClientStore) and kept.folder is not None and kept.folder.resolve() == folder.resolve():
+        if start is not None and kept.rounds != start.rounds:
+            raise InputError(
+                f"The states in {folder} are those after {kept.rounds} rounds, but the result to continue has {start.rounds}: "
+                "continue the later result, or give another folder from the start."
+            )
+        return kept
+    return ClientStore(clients.count, initial, folder)
+
+
+def _layout(
+    problem: Problem,
+    clients: ClientData,
+    algorithm: Algorithm,
+    strategy: Strategy,
+    devices: int | None,
+    host_state: bool = False,
+) -> Layout:
     cohort = getattr(algorithm, "cohort_size", None) or clients.count
     parameters = players.size(problem.x0) + players.size(problem.y0)
     worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
-    return Layout(strategy, host.usable(devices, worthwhile))
+    return Layout(strategy, host.usable(devices, worthwhile), host_state)
 
 
 class _Judge:
@@ -238,7 +283,9 @@ def _costs(carrier: Simulator | Isolated, done: list[Progress], start: Result | 
     traffic = Traffic(*(np.concatenate(parts) for parts in zip(*(p.traffic for p in done), strict=True)))
     costs = accounting.history(carrier.messages, traffic)
     if start is not None and start.costs:
-        costs = {name: np.concatenate([start.costs[name], values]) for name, values in costs.items()}
+        # A result that was saved before something was counted has none of it.
+        before = lambda name: start.costs.get(name, np.zeros(start.rounds))
+        costs = {name: np.concatenate([before(name), values]) for name, values in costs.items()}
     return costs
 
 
@@ -267,11 +314,12 @@ def _history(
 def _recorded(done: list[Progress], start: Result | None) -> Trace:
     parts = [p.attendance for p in done]
     if start is not None and start.trace is not None:
-        parts.insert(0, (start.trace.cohorts, start.trace.invited, start.trace.answers, start.trace.draws))
+        before = start.trace
+        parts.insert(0, (before.cohorts, before.invited, before.answers, before.draws, before.waited))
     if not parts:
         return Trace()
-    cohorts, invited, answers, draws = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers))
+    cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))
 
 
 def check_input(
@@ -285,7 +333,7 @@ def check_input(
         raise InputError(f"rounds must be a whole number of at least 0, not {rounds!r}.")
     if eval_every is not None and eval_every < 1:
         raise InputError(f"eval_every must be at least 1, not {eval_every}.")
-    if not isinstance(clients, ClientData):
+    if not isinstance(clients, (ClientData, GeneratedClients)):
         raise InputError(f"clients must be ClientData (see ClientData.from_list), not {type(clients).__name__}.")
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"algorithm must be an instance such as FessGDA(lr_x=0.1, lr_y=0.1), not {algorithm!r}.")

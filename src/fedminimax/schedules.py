@@ -63,15 +63,17 @@ class Piecewise:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PowerDecay:
-    """c / (t + 1)^rho, as in cd-mage's experiments."""
+    """c / (t + 1)^rho, as in cd-mage's experiments; with ``cap`` never more than that."""
 
     c: Scalar
     rho: Scalar = 0.5
+    cap: Scalar | None = None
     is_schedule = True
 
     def __call__(self, t: Any) -> Any:
-        """Return c / (t + 1)^rho."""
-        return self.c / (jnp.asarray(t, float) + 1.0) ** self.rho
+        """Return min(cap, c / (t + 1)^rho)."""
+        value = self.c / (jnp.asarray(t, float) + 1.0) ** self.rho
+        return value if self.cap is None else jnp.minimum(value, self.cap)
 
 
 @jax.tree_util.register_dataclass

@@ -96,7 +96,8 @@ def test_strategies_devices_and_engines_give_one_trajectory(row, task):
 def test_engines_agree_on_another_problem_in_float32_which_stays_float32(row):
     task = make_task(row.tasks[1])
     reference, other = go(task, row.algorithm), go(task, row.algorithm, engine="isolated")
-    assert {leaf.dtype for leaf in jax.tree.leaves(reference.state)} == {jnp.dtype("float32")}
+    real = [leaf.dtype for leaf in jax.tree.leaves(reference.state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert set(real) == {jnp.dtype("float32")}
     close(reference.state, other.state, 1e-5)
 
 

@@ -292,7 +292,7 @@ def test_counts_of_a_million_clients_stay_exact():
 
     counts = np.random.default_rng(0).integers(0, 2**31 - 1, 1_000_000, dtype=np.int32)
     parts = [int(np.asarray(jnp.sum(part))) for part in accounting.split(jnp.asarray(counts))]
-    traffic = accounting.Traffic(*(np.array([[v]]) for v in (0, 0, 0, *parts)))
+    traffic = accounting.Traffic(*(np.array([[v]]) for v in (0, 0, 0, *parts, 0.0)))
     nothing = dict.fromkeys(accounting.PLAYERS, 0)
     costs = accounting.history([accounting.Message("f", nothing, nothing)], traffic)
     assert costs["grad_evals"].tolist() == [int(counts.astype(np.int64).sum())]

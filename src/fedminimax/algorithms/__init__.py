@@ -2,8 +2,12 @@
 
 from fedminimax.algorithms.afl import AFL
 from fedminimax.algorithms.base import ALGORITHMS, Algorithm, algorithm, state, static
+from fedminimax.algorithms.catalyst_scaffold import CatalystScaffoldS
+from fedminimax.algorithms.cd_mage import CDMA, CDMAGE, CDMAGEPlus, Constants
+from fedminimax.algorithms.coda import CODASCA, CODAPlus
 from fedminimax.algorithms.delta_fl import DeltaFL
 from fedminimax.algorithms.drfa import DRFA
+from fedminimax.algorithms.extra_step import ExtraStepLocalSGD
 from fedminimax.algorithms.fed_avg import FedAvg, FedProx
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDA, FedNormSGDAPlus
 from fedminimax.algorithms.fess_gda import FessGDA, SmoothedGDA
@@ -18,11 +22,19 @@ from fedminimax.algorithms.solvers import Momentum, Plain, Proximal, Weighted
 __all__ = [
     "AFL",
     "ALGORITHMS",
+    "CDMA",
+    "CDMAGE",
+    "CODASCA",
     "DRFA",
     "FSGDA",
     "SAGDA",
     "Algorithm",
+    "CDMAGEPlus",
+    "CODAPlus",
+    "CatalystScaffoldS",
+    "Constants",
     "DeltaFL",
+    "ExtraStepLocalSGD",
     "FedAvg",
     "FedNormSGDA",
     "FedNormSGDAPlus",

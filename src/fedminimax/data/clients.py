@@ -38,6 +38,7 @@ class ClientData:
 
     NUMBER: ClassVar[str] = "_client"
     REST: ClassVar[str] = "_fields"
+    SEED: ClassVar[str] = "_seed"
 
     fields: Tree
     starts: Any
@@ -149,6 +150,11 @@ class ClientData:
         """The number of examples of all clients together."""
         return int(np.shape(jax.tree.leaves(self.fields)[0])[0])
 
+    @property
+    def is_seeded(self) -> bool:
+        """Whether batches carry fresh random words (see :meth:`seeded`)."""
+        return isinstance(self.fields, dict) and self.SEED in self.fields
+
     def __len__(self) -> int:
         return self.count
 
@@ -160,6 +166,15 @@ class ClientData:
 
     def __iter__(self) -> Iterator[Tree]:
         return (self[i] for i in range(self.count))
+
+    @property
+    def example(self) -> Tree:
+        """The shapes and dtypes of one example, with a leading axis of length 1."""
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *np.shape(a)[1:]), jnp.result_type(a)), self.fields)
+
+    def at(self, client: Any) -> tuple[ClientData, Any]:
+        """Return data that holds one client's examples, and the client's place in it."""
+        return self, client
 
     def only(self, client: int) -> ClientData:
         """Return a copy of the data of one client alone, as a federation of one."""
@@ -179,6 +194,11 @@ class ClientData:
         traced = isinstance(self.sizes, jax.core.Tracer)
         owner = self.owners() if traced else np.repeat(np.arange(self.count, dtype=np.int32), np.asarray(self.sizes))
         return replace(self, fields={**rest, self.NUMBER: owner})
+
+    def seeded(self) -> ClientData:
+        """Return the same data with one random word as one more field of every example, which each batch replaces afresh."""
+        rest = self.fields if isinstance(self.fields, dict) else {self.REST: self.fields}
+        return replace(self, fields={**rest, self.SEED: np.arange(self.total, dtype=np.uint32)})
 
     def owners(self) -> jax.Array:
         """Return the client of each example, [total]."""

@@ -1,4 +1,4 @@
-"""What a run costs: floats sent down and up, per player; gradients evaluated; replies lost. Counted, not estimated.
+"""What a run costs: floats sent down and up, per player; gradients evaluated; replies lost; time. Counted, not estimated.
 
 The size of a message is known when a round is compiled; how many clients were sent one and answered is known when it runs.
 The two meet here, in 64-bit integers on the host.
@@ -23,11 +23,12 @@ _BITS = 11
 
 @dataclass(frozen=True)
 class Message:
-    """One exchange of a round: the client function that was called, and the floats in the request and in the reply."""
+    """One exchange of a round: the client function that was called, the floats in request and reply, the places to fill."""
 
     function: str
     down: dict[str, int]
     up: dict[str, int]
+    places: int = 0
 
 
 class Traffic(NamedTuple):
@@ -45,6 +46,8 @@ class Traffic(NamedTuple):
     """... the next 11,"""
     evaluations_high: Any
     """... and the rest: three 32-bit sums that stay exact for a million clients where one would overflow."""
+    waited: Any
+    """Seconds of simulated time until the server went on; zero without delays."""
 
 
 def split(count: Any) -> tuple[Any, Any, Any]:
@@ -98,4 +101,5 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
     costs["grad_evals"] = sum(part.sum(-1) << (_BITS * k) for k, part in enumerate(parts))
     costs["replies"] = counts.answered.sum(-1)
     costs["dropped"] = counts.dropped.sum(-1)
+    costs["waited"] = np.asarray(traffic.waited, np.float64).sum(-1)
     return costs

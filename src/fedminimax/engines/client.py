@@ -13,7 +13,7 @@ from fedminimax.data.clients import EPOCHS, ClientData
 from fedminimax.engines import keys, sampling
 from fedminimax.engines.keys import Key
 from fedminimax.players import Tree
-from fedminimax.problems.base import Span
+from fedminimax.problems.base import Span, reseeded
 
 
 class Reply(NamedTuple):
@@ -56,6 +56,7 @@ class Client:
         fixed_steps: Any = None,
     ):
         self.id, self.round, self.state, self.note = id, round, state, note
+        data, row = data.at(row)
         self.size = data.smallest if data.smallest == data.largest else jnp.asarray(data.sizes)[row]
         self._start = jnp.asarray(data.starts)[row]
         self._data, self._key, self._steps_word, self._fixed_steps = data, key, steps_word, fixed_steps
@@ -66,7 +67,7 @@ class Client:
     @property
     def full(self) -> Span:
         """All its examples."""
-        return Span(self._data, self._start, self.size)
+        return Span(self._data, self._start, self.size, self._stream()[0] if self._data.is_seeded else None)
 
     def batch(self, size: int | None) -> Any:
         """Return a fresh minibatch of ``size`` examples; None: all of the client's examples."""
@@ -78,7 +79,8 @@ class Client:
             index = sampling.shuffled(key, step * size + jnp.arange(size), self.size)
         else:
             index = sampling.below(keys.words(key, size, step), self.size)
-        return jax.tree.map(lambda a: a.at[self._start + index].get(mode="promise_in_bounds"), self._arrays)
+        rows = jax.tree.map(lambda a: a.at[self._start + index].get(mode="promise_in_bounds"), self._arrays)
+        return reseeded(rows, keys.words(self._stream()[0], size, step)) if self._data.is_seeded else rows
 
     @property
     def _arrays(self) -> Tree:

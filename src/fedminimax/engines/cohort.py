@@ -28,7 +28,7 @@ ClientFunction = Callable[..., Any]
 
 # Streams of randomness within a round: phases count up from zero, so these cannot meet them.
 _STEPS = 2**32 - 1
-_SERVER, _CLIENT, _ANSWER, _ORDER = range(4)
+_SERVER, _CLIENT, _ANSWER, _ORDER, _DELAY = range(5)
 
 
 _DEFAULT_GUARD = Guard()
@@ -100,6 +100,7 @@ class Round(ABC):
         self.traffic: list[Traffic] = []
         self.cohorts: list[Attendance] = []
         self.answers: list[jax.Array] = []
+        self.waited: list[jax.Array] = []
         self.draws: dict[str, Tree] = {}
         self._phases = 0
 
@@ -122,8 +123,9 @@ class Round(ABC):
         """Whether clients remember something from round to round."""
 
     def attendance(self) -> tuple[Any, ...]:
-        """Return who was there: the cohorts, how many were invited to each, who answered each exchange; and what was drawn."""
-        return tuple(c.ids for c in self.cohorts), tuple(c.invited for c in self.cohorts), tuple(self.answers), self.draws
+        """Return who was in each cohort, how many were invited to it, who answered each exchange, what was drawn, and waits."""
+        cohorts, invited = tuple(c.ids for c in self.cohorts), tuple(c.invited for c in self.cohorts)
+        return cohorts, invited, tuple(self.answers), self.draws, tuple(self.waited)
 
     def next_key(self) -> Key:
         """Return the key of the next phase."""
@@ -140,12 +142,20 @@ class Round(ABC):
             return None
         return jnp.asarray(self.trace.steps)[self.t, client]
 
+    def replies(self, availability: Availability, key: Key, ids: jax.Array, *, again: bool = False) -> tuple[jax.Array, Any]:
+        """Return which clients' replies to a request arrive in time, and after how many seconds (None: at once)."""
+        answers = availability.answers(self.key, keys.variant(key, _ANSWER), self.t, ids, again=again)
+        delay = availability.delay
+        if delay is None:
+            return answers, None
+        seconds = delay.seconds(self.key, keys.variant(key, _DELAY), ids)
+        return answers if delay.deadline is None else answers & (seconds <= delay.deadline), seconds
+
     def stacked_traffic(self) -> Traffic:
         """Return the round's counts, one entry an exchange."""
-        if not self.traffic:  # a round that asks nobody anything
-            return Traffic(*(jnp.zeros(0, jnp.int32) for _ in Traffic._fields))
-        as_int = lambda *values: jnp.stack([jnp.asarray(v, jnp.int32) for v in values])
-        return jax.tree.map(as_int, *self.traffic)
+        kinds = Traffic(*(jnp.int32 for _ in Traffic._fields))._replace(waited=jnp.float32)
+        columns = zip(*self.traffic, strict=True) if self.traffic else [()] * len(kinds)  # a round may ask nobody anything
+        return Traffic(*(jnp.array([*column], kind) for column, kind in zip(columns, kinds, strict=True)))
 
 
 class Clients:
@@ -178,6 +188,7 @@ class Clients:
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
         invited: Any = size
         present: Any = None
+        seconds: Any = None
         in_order = False
         if replace and current.has_client_state:
             raise InputError("Clients that remember something cannot be drawn with replacement: sample without it.")
@@ -191,8 +202,8 @@ class Clients:
             invited = jnp.asarray(trace.invited[nth])[current.t] if nth < len(trace.invited) else jnp.sum(present)
         else:
             in_order = weights is None and not replace and size == self.count
-            if availability is not None and not replace:
-                invited = availability.invitations(size, self.count)
+            if availability is not None:
+                invited = availability.invitations(size, None if replace else self.count)
             ids = (
                 sampling.subset(server, self.count, invited)
                 if weights is None and not replace
@@ -201,13 +212,17 @@ class Clients:
                 )
             )
             if availability is not None:
-                answers = availability.answers(keys.variant(key, _ANSWER), ids)
-                arrival = keys.uniform(keys.words(keys.variant(key, _ORDER), invited))
-                first = jnp.argsort(jnp.where(answers, arrival, jnp.inf))[:size]
+                answers, seconds = current.replies(availability, key, ids)
+                arrival = jnp.where(answers, keys.uniform(keys.words(keys.variant(key, _ORDER), invited)), jnp.inf)
+                if seconds is None:
+                    first = jnp.argsort(arrival)[:size]
+                else:  # the fastest come first, and those that take equally long in a random order
+                    first = jnp.lexsort((arrival, jnp.where(answers, seconds, jnp.inf)))[:size]
                 # Everybody stays in place: then a cohort of all is still in the clients' order.
                 first = jnp.sort(first) if invited == size else first
                 ids, present = ids[first], answers[first]
-        cohort = Cohort(current, len(current.cohorts), ids.astype(jnp.int32), present, invited, in_order)
+                seconds = None if seconds is None else seconds[first]
+        cohort = Cohort(current, len(current.cohorts), ids.astype(jnp.int32), present, invited, in_order, seconds)
         current.cohorts.append(Attendance(ids if present is None else jnp.where(present, ids, -1), jnp.asarray(invited)))
         return cohort
 
@@ -257,8 +272,18 @@ class Cohort:
         heard: the total weight of the replies that the last mean or sum was made of.
     """
 
-    def __init__(self, current: Round, number: int, ids: jax.Array, present: Any, invited: Any, in_order: bool):
+    def __init__(
+        self,
+        current: Round,
+        number: int,
+        ids: jax.Array,
+        present: Any,
+        invited: Any,
+        in_order: bool,
+        seconds: Any = None,
+    ):
         self._round, self._present, self._invited, self._asked = current, present, invited, False
+        self._seconds = seconds  # how long they took to answer the invitation
         self.number, self.ids, self.size, self._in_order = number, ids, ids.shape[0], in_order
         self.members: Any = self.size if present is None else jnp.sum(present)
         self._joined = present
@@ -323,22 +348,31 @@ class Cohort:
         current, availability = self._round, self._round.conditions.availability
         broadcast = tuple(jax.tree.map(jnp.asarray, b) for b in broadcast)
         key = current.next_key()
-        present, invited = self._present, self._invited
+        present, invited, seconds = self._present, self._invited, self._seconds
+        expected: Any = self.size
         if self._asked:  # A cohort that was gathered before is asked again: some may have gone meanwhile.
-            invited = self.size if present is None else jnp.sum(present)
+            invited = expected = self.size if present is None else jnp.sum(present)
             if availability is not None:
-                present = present & availability.answers(keys.variant(key, _ANSWER), self.ids)
+                answers, seconds = current.replies(availability, key, self.ids, again=True)
+                present = present & answers
         nth, trace = len(current.messages), current.trace
         if trace is not None and nth < len(trace.answers):
             answered_then = jnp.asarray(trace.answers[nth])[current.t]
             present = answered_then if present is None else present & answered_then
+        delay = None if availability is None else availability.delay
+        waited: Any = 0.0
+        if trace is not None and nth < len(trace.waited):
+            waited = jnp.asarray(trace.waited[nth])[current.t]
+        elif delay is not None and seconds is not None:
+            waited = delay.waited(seconds, present, expected)
         down = accounting.measure_request(fn, broadcast, per_client)
         done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights)
         answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
-        current.messages.append(Message(_function_name(fn), down, accounting.measure_reply(row)))
-        current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations))
+        current.messages.append(Message(_function_name(fn), down, accounting.measure_reply(row), self.size))
+        current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations, waited))
         current.answers.append(jnp.ones(self.size, bool) if present is None else present)
+        current.waited.append(jnp.asarray(waited, jnp.float32))
         self._present, self._asked, self.note = present, True, done.note
         return done
 

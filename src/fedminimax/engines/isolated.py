@@ -25,6 +25,7 @@ from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Condition
 from fedminimax.engines.guard import finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.simulator import Carry, Placed, Progress
+from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
@@ -72,7 +73,9 @@ class Isolated:
         self.messages: list[Message] = []
         self.workers: list[Worker] = []
 
-    def start(self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None) -> Carry:
+    def start(
+        self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None, store: ClientStore | None = None
+    ) -> Carry:
         """Hand every worker its own data, and return what the first round starts from."""
         own = algorithm.init_client(self.problem)
         self.workers = [Worker(i, clients.only(i), self.problem, algorithm, own) for i in range(clients.count)]
@@ -84,6 +87,7 @@ class Isolated:
 
     def remember(self, carry: Carry, client_states: Tree) -> Carry:
         """Give the workers the states of an earlier run."""
+        client_states = client_states.dense() if isinstance(client_states, ClientStore) else client_states
         for i, worker in enumerate(self.workers):
             worker.state = jax.tree.map(lambda a, i=i: np.asarray(a)[i], client_states)
         return carry
@@ -91,6 +95,10 @@ class Isolated:
     def client_states(self, carry: Carry) -> Tree:
         """Return the workers' states, [N, ...]; only this, which a test may look at, crosses their walls."""
         return jax.tree.map(lambda *rows: np.stack([np.asarray(r) for r in rows]), *(w.state for w in self.workers))
+
+    def most_rounds(self, cohort: int) -> int | None:
+        """Return None: the workers keep their states themselves."""
+        return None
 
     def advance(
         self,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedminimax import players
@@ -25,6 +26,7 @@ from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import finite
 from fedminimax.engines.keys import Key
+from fedminimax.engines.store import JOURNAL, ClientStore
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.problems.base import CHUNK
@@ -49,7 +51,10 @@ class Placed(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What goes from round to round: the algorithm's state and the clients' own states (arrays [N, ...], or None)."""
+    """What goes from round to round: the algorithm's state and the clients' own.
+
+    Those are arrays [N, ...]; or, where they live on the host, a token that orders what is read and written there; or None.
+    """
 
     state: Tree
     client_states: Tree
@@ -64,10 +69,11 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How clients are laid out: ``width`` side by side on each of the ``devices``."""
+    """How clients are laid out: ``width`` side by side on each of the ``devices``; their own states there or on the host."""
 
     strategy: Strategy = AUTO
     devices: int = 1
+    host_state: bool = False
 
     def __post_init__(self) -> None:
         known = (isinstance(self.strategy, int) and self.strategy >= 1) or self.strategy in (AUTO, VMAP, MAP)
@@ -76,13 +82,14 @@ class Layout:
                 f"strategy must be 'auto', 'vmap', 'map' or how many clients to run side by side, not {self.strategy!r}."
             )
 
-    def width(self, clients: int, parameters: int, ragged: bool = False) -> int:
+    def width(self, clients: int, parameters: int, apart: bool = False) -> int:
         """Return how many clients to run side by side.
 
         Args:
             clients: how many there are on a device.
             parameters: of the model.
-            ragged: whether some have so much more data than others that all would wait for them.
+            apart: whether they had better run one after another: some have so much more data than others that all would
+                wait for them, or the model convolves.
         """
         if self.strategy == VMAP:
             return clients
@@ -90,7 +97,7 @@ class Layout:
             return 1
         if isinstance(self.strategy, int):
             return min(self.strategy, clients)
-        small = parameters <= _SMALL_MODEL and not ragged
+        small = parameters <= _SMALL_MODEL and not apart
         return min(clients, max(1, _SIDE_BY_SIDE // parameters)) if small else 1
 
 
@@ -100,6 +107,7 @@ class Simulator:
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
         self.messages: list[Message] = []
+        self.store: ClientStore | None = None
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
     @classmethod
@@ -107,11 +115,22 @@ class Simulator:
         """Return the simulator for this kind of run, from the store if there was one like it."""
         return _stored(problem, jax.tree.structure(algorithm), conditions, layout)
 
-    def start(self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None) -> Carry:
-        """Return what the first round starts from."""
+    def start(
+        self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None, store: ClientStore | None = None
+    ) -> Carry:
+        """Return what the first round starts from.
+
+        Args:
+            algorithm: the method.
+            clients: the clients' data.
+            state: the algorithm's state; by default its first.
+            store: where the clients' states are, if they live on the host (``layout.host_state``).
+        """
         fresh = algorithm.init(self.problem) if state is None else state
-        own = algorithm.init_client(self.problem)
-        spread = lambda leaf: jnp.zeros((clients.count, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
+        self.store = store
+        own = algorithm.init_client(self.problem) if store is None else np.zeros((), np.int32)
+        everybody = (clients.count,) if store is None else ()
+        spread = lambda leaf: jnp.zeros((*everybody, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
         # With its weak types taken off: a state of Python's numbers would compile the first round apart from all others.
         strong = lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf))
         return self._everywhere(Carry(jax.tree.map(strong, fresh), jax.tree.map(spread, own)))
@@ -124,11 +143,19 @@ class Simulator:
 
     def remember(self, carry: Carry, client_states: Tree) -> Carry:
         """Give the clients the states of an earlier run."""
-        return carry._replace(client_states=self._everywhere(client_states))
+        if self.store is not None:
+            self.store.take(client_states)
+            return carry
+        dense = client_states.dense() if isinstance(client_states, ClientStore) else client_states
+        return carry._replace(client_states=self._everywhere(dense))
 
     def client_states(self, carry: Carry) -> Tree:
-        """Return the clients' own states, [N, ...]."""
-        return jax.tree.map(np.asarray, carry.client_states)
+        """Return the clients' own states: arrays [N, ...], or the store."""
+        return jax.tree.map(np.asarray, carry.client_states) if self.store is None else self.store
+
+    def most_rounds(self, cohort: int) -> int | None:
+        """Return how many rounds a call may run before what clients remember must be made lasting; None: any number."""
+        return None if self.store is None else max(1, JOURNAL // max(1, cohort * self.store.row_bytes))
 
     def _everywhere(self, tree: Tree) -> Tree:
         """Put a tree on every device. What stays on one would be sent to the others, and compiled for, at each call."""
@@ -154,7 +181,33 @@ class Simulator:
         """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) share a program."""
         length = rounds if length is None else length
         carry, progress = self._advance(algorithm, data.clients, data.weights, key, carry, first, rounds, trace, length=length)
+        if self.store is None:
+            return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+        try:
+            carry = jax.block_until_ready(carry)
+        except KeyboardInterrupt:
+            jax.block_until_ready(carry)  # the rounds go on without us, and would write behind our back
+            self.store.rollback()
+            raise
+        self.store.commit()
         return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+
+    def read_states(self, ids: Any, token: Any) -> Tree:
+        """Return the cohort's states from the host, inside a compiled program."""
+        assert self.store is not None
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ids.shape[0], *a.shape[1:]), a.dtype), self.store.read([0]))
+        return io_callback(lambda ids, _: self.store.read(ids), shapes, ids, token)  # type: ignore[union-attr]
+
+    def write_states(self, ids: Any, here: Any, states: Tree, token: Any) -> Any:
+        """Take the cohort's states down on the host; return the token that whoever reads next must wait for."""
+
+        def write(ids: Any, here: Any, states: Any, token: Any) -> Any:
+            self.store.write(ids, np.asarray(here), states)  # type: ignore[union-attr]
+            return np.asarray(token)
+
+        token = io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, states, token)
+        # Every device writes the same; none may read on before all have.
+        return token if self.layout.devices == 1 else jax.lax.pmax(token, _AXIS)
 
     def one_round(
         self, algorithm: Algorithm, clients: ClientData, weights: Any, key: Key, carry: Carry, t: Any, trace: Any
@@ -293,7 +346,7 @@ class SimulatedRound(Round):
             present=ones.astype(bool) if present is None else present,
             weight=ones if weights is None else jnp.asarray(weights),
             own=per_client,
-            state=jax.tree.map(lambda a: a[cohort.ids], self.client_states),
+            state=self._states_of(cohort.ids),
             note=cohort.note,
         )
         rows = self._share(rows, devices, turns, width)
@@ -317,19 +370,32 @@ class SimulatedRound(Round):
 
         if self.client_states is not None:
             here, state = state
-            where = jnp.where(here, cohort.ids, self.count)
-            put = lambda all_, new: all_.at[where].set(new, mode="drop")
-            self.client_states = jax.tree.map(put, self.client_states, state)
+            self._remember(cohort.ids, here, state)
         if weights is None:
             return Executed(value, accepted, note, sums.refused, sums.evaluations)
         total = players.scale(guard.combine(value, accepted), sums.weight) if stack else sums.value
         return Executed(total, sums.weight, note, sums.refused, sums.evaluations)
 
+    def _states_of(self, ids: jax.Array) -> Tree:
+        if self.simulator.layout.host_state:
+            return self.simulator.read_states(ids, self.client_states)
+        return jax.tree.map(lambda a: a[ids], self.client_states)
+
+    def _remember(self, ids: jax.Array, here: jax.Array, states: Tree) -> None:
+        if self.simulator.layout.host_state:
+            self.client_states = self.simulator.write_states(ids, here, states, self.client_states)
+            return
+        where = jnp.where(here, ids, self.count)
+        put = lambda all_, new: all_.at[where].set(new, mode="drop")
+        self.client_states = jax.tree.map(put, self.client_states, states)
+
     def _places(self, size: int) -> tuple[int, int, int]:
         problem, layout = self.simulator.problem, self.simulator.layout
         share = -(-size // layout.devices)
         ragged = self.data.largest > CHUNK and self.data.largest * self.data.count > 2 * self.data.total
-        width = layout.width(share, players.size(problem.x0) + players.size(problem.y0), ragged)
+        # Kernels with four axes are convolutions, whose matrix products side by side are many small ones.
+        convolves = any(jnp.ndim(leaf) >= 4 for leaf in jax.tree.leaves((problem.x0, problem.y0)))
+        width = layout.width(share, players.size(problem.x0) + players.size(problem.y0), ragged or convolves)
         return layout.devices, -(-share // width), width
 
     def _share(self, rows: _Row, devices: int, turns: int, width: int) -> _Row:

@@ -1,13 +1,15 @@
 """Problems: the forms, and tasks ready to use."""
 
+from fedminimax.problems.auc import auc
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.fair_classification import fair_classification
-from fedminimax.problems.gan import wgan
+from fedminimax.problems.gan import gan, wgan
 from fedminimax.problems.linearize import linearize, tangent_features
 from fedminimax.problems.quadratic import quadratic
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.problems.robust_model import robust_model
 from fedminimax.problems.robust_regression import robust_regression
+from fedminimax.problems.robust_training import robust_training
 from fedminimax.problems.task import Task
 from fedminimax.problems.variants import regularized, translated
 
@@ -17,6 +19,9 @@ PROBLEMS = {
     "fair_classification": fair_classification,
     "robust_regression": robust_regression,
     "robust_model": robust_model,
+    "auc": auc,
+    "robust_training": robust_training,
+    "gan": gan,
 }
 """The tasks ready to use, by name."""
 
@@ -25,12 +30,15 @@ __all__ = [
     "MinimaxProblem",
     "RobustProblem",
     "Task",
+    "auc",
     "fair_classification",
+    "gan",
     "linearize",
     "quadratic",
     "regularized",
     "robust_model",
     "robust_regression",
+    "robust_training",
     "tangent_features",
     "translated",
     "wgan",

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedminimax import players
 from fedminimax.data.clients import ClientData
+from fedminimax.engines import keys
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.sets import Everything, Set
@@ -26,11 +27,15 @@ CHUNK = 2048
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Span:
-    """All examples of one client, not yet gathered: ``size`` rows of ``data.fields`` from ``start`` on."""
+    """All examples of one client, not yet gathered: ``size`` rows of ``data.fields`` from ``start`` on.
+
+    With a ``key`` their random words are drawn afresh.
+    """
 
     data: ClientData
     start: Any
     size: Any
+    key: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +54,11 @@ class MinimaxProblem:
         best_response: optional exact argmax over y: ``best_response(x, clients, weights)``, used by the metrics in place
             of a numerical one.
         predict: optional ``predict(x, inputs) -> scores`` [examples, classes], used by the accuracy metrics.
+        generate: optional ``generate(x, key, count)`` -> examples made by the min player, for the metrics of generators.
+        seeded: whether the loss draws random numbers. Every batch then has a field ``ClientData.SEED``: one random word for
+            each example, fresh in every batch.
+        coupled: whether the loss depends on its batch as a whole (batch normalisation). It then has no value over single
+            examples, and clients must have equally many.
         name: what to call it in tables and figures.
     """
 
@@ -60,6 +70,9 @@ class MinimaxProblem:
     weights: Any = None
     best_response: Callable[[Tree, ClientData, jax.Array], Tree] | None = None
     predict: Callable[[Tree, Tree], jax.Array] | None = None
+    generate: Callable[[Tree, jax.Array, int], jax.Array] | None = None
+    seeded: bool = False
+    coupled: bool = False
     name: str = "problem"
 
     def __post_init__(self) -> None:
@@ -120,19 +133,33 @@ class MinimaxProblem:
     def check(self, clients: ClientData) -> None:
         """Raise an :class:`InputError` unless the loss can be evaluated on the clients' data."""
         self.client_weights(clients)
+        if self.coupled and not clients.smallest == clients.largest <= CHUNK:
+            raise InputError(
+                f"The loss of {self.name} depends on its batch as a whole (batch normalisation), so clients need equally many "
+                f"examples, at most {CHUNK}, but have {clients.smallest} to {clients.largest}: divide the data equally."
+            )
         check_loss(self.name, self.loss, (self.x0, self.y0), clients)
 
     def bind(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
-        """Return the problem as it is on these clients, and the data as its loss wants them: here both as they are."""
-        return self, clients
+        """Return the problem as it is on these clients, and the data as its loss wants them."""
+        return self, clients.seeded() if self.seeded and not clients.is_seeded else clients
 
     def shared(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
         """Return the problem as one with a shared y, for the metrics: itself."""
+        self._check_separable()
         return self, clients
 
     def client_loss(self, z: Any) -> Callable[[Tree], jax.Array]:
         """Return the loss at z = (x, y) as a function of a batch."""
+        self._check_separable()
         return lambda batch: self.loss(z.x, z.y, batch)
+
+    def _check_separable(self) -> None:
+        if self.coupled:
+            raise InputError(
+                f"The loss of {self.name} depends on its batch as a whole (batch normalisation), so it has no value over all "
+                "examples: measure what it generates (metrics.InceptionScore), or use networks without batch normalisation."
+            )
 
     def replace(self, **changes: Any) -> MinimaxProblem:
         """Return a copy with some fields changed."""
@@ -162,6 +189,7 @@ def on_batch(loss: Callable[..., jax.Array], transform: Transform, players_: tup
     fields = jax.tree.map(jnp.asarray, data.fields)
     if data.smallest == data.largest <= CHUNK:
         rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, data.largest), fields)
+        rows = rows if batch.key is None else reseeded(rows, keys.words_for(batch.key, jnp.arange(data.largest)))
         return transform(lambda *z: loss(*z, rows))(*players_)
     chunk = min(data.largest, CHUNK)
 
@@ -169,6 +197,7 @@ def on_batch(loss: Callable[..., jax.Array], transform: Transform, players_: tup
         offset = first + jnp.arange(chunk)
         weights = jnp.where(offset < size, 1.0, 0.0) / size
         rows = jax.tree.map(lambda a: a[jnp.minimum(start + offset, start + size - 1)], fields)
+        rows = rows if batch.key is None else reseeded(rows, keys.words_for(batch.key, offset))
         # The gradient of a weighted sum, not the sum of per-example gradients: memory is the model's.
         return transform(weighted(loss, rows, weights))(*players_)
 
@@ -176,6 +205,11 @@ def on_batch(loss: Callable[..., jax.Array], transform: Transform, players_: tup
         return part(0)
     zero = players.zeros_like(jax.eval_shape(part, 0))
     return jax.lax.fori_loop(0, -(-size // chunk), lambda k, acc: players.add(acc, part(k * chunk)), zero)
+
+
+def reseeded(rows: Tree, words: jax.Array) -> Tree:
+    """Return a batch with the given random words in place of its examples' own."""
+    return {**rows, ClientData.SEED: words}
 
 
 def weighted(fn: Callable[..., Tree], rows: Tree, weights: jax.Array) -> Callable[..., Tree]:
@@ -243,9 +277,8 @@ def group_mean(values: jax.Array, groups: jax.Array, count: int) -> jax.Array:
 
 def check_loss(name: str, loss: Callable[..., Any], start: tuple[Tree, ...], clients: ClientData) -> None:
     """Raise an :class:`InputError` unless ``loss(*start, batch)`` is one real number on the clients' data."""
-    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *np.shape(a)[1:]), jnp.result_type(a)), clients.fields)
     try:
-        out = jax.eval_shape(loss, *start, row)
+        out = jax.eval_shape(loss, *start, clients.example)
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise InputError(f"The loss of {name} cannot be evaluated on the clients' data ({clients!r}): {error}") from error
     if jnp.shape(out) != () or not jnp.issubdtype(jnp.result_type(out), jnp.floating):

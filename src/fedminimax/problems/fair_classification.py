@@ -13,6 +13,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.players import Point
 from fedminimax.problems.base import MinimaxProblem, client_weights, over_all
+from fedminimax.problems.examples import check_classes, labelled
 from fedminimax.sets import Simplex
 
 
@@ -35,12 +36,8 @@ def fair_classification(
         weights: p_i; by default by size, so that F_c is the mean over all examples of the class.
         seed: of the model's initial weights.
     """
-    fields = clients.fields
-    if not isinstance(fields, dict) or not {"inputs", "labels"} <= set(fields):
-        raise InputError("fair_classification needs clients with the fields 'inputs' and 'labels'.")
-    labels = np.asarray(fields["labels"])
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
-        raise InputError(f"labels must be whole numbers from 0 to {classes - 1}, one for each example.")
+    fields = labelled(clients, "fair_classification")
+    labels = check_classes(fields["labels"], classes)
     if penalty < 0:
         raise InputError(f"penalty must not be negative, but is {penalty}.")
     p = client_weights(weights, clients)

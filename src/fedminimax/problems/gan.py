@@ -1,7 +1,9 @@
-"""Generative adversarial training. Here: the one-dimensional Wasserstein GAN of fess-gda.txt, section 4.1."""
+"""Generative adversarial training: networks (cd-mage.txt, section 5.3), and a Wasserstein GAN in one dimension
+(fess-gda.txt, section 4.1)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,9 +11,81 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.data.clients import ClientData
+from fedminimax.engines import keys
+from fedminimax.errors import InputError
 from fedminimax.players import Point
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.task import Task
+
+UNIFORM, NORMAL = "uniform", "normal"
+
+
+def gan(
+    generator: Any,
+    discriminator: Any,
+    clients: ClientData,
+    *,
+    latent: int = 100,
+    prior: str | Callable[[jax.Array], jax.Array] = UNIFORM,
+    coupled: bool = True,
+    weights: Any = None,
+    seed: int = 0,
+) -> MinimaxProblem:
+    r"""A generator G against a discriminator D, both Flax networks.
+
+    .. math:: \min_x \max_y \sum_i p_i\, \mathrm{mean}_j \log D_y(a_{ij}) + E_w \log (1 - D_y(G_x(w)))
+
+    Each example of a batch comes with a noise vector w of its own, drawn afresh in every batch. Real and generated examples
+    are batches of their own in D, as batch normalisation wants it.
+
+    Args:
+        generator: maps noise [n, latent] to examples, such as ``models.DCGANGenerator()``.
+        discriminator: maps examples to one logit each, such as ``models.DCGANDiscriminator()``.
+        clients: data with the field "inputs".
+        latent: the length of w.
+        prior: "uniform" on [-1, 1]^latent, "normal", or a function of a ``jax.random`` key that returns one w.
+        coupled: whether a network looks at its batch as a whole (batch normalisation): clients must then have equally many
+            examples, and the objective has no value over all of them.
+        weights: p_i; None: equal.
+        seed: of the initial weights.
+    """
+    fields = clients.fields
+    if not isinstance(fields, dict) or "inputs" not in fields:
+        raise InputError("gan needs clients with the field 'inputs'.")
+    if prior == UNIFORM:
+        draw: Any = lambda key: jax.random.uniform(key, (latent,), minval=-1.0, maxval=1.0)
+    elif prior == NORMAL:
+        draw = lambda key: jax.random.normal(key, (latent,))
+    elif callable(prior):
+        draw = prior
+    else:
+        raise InputError(f"prior must be 'uniform', 'normal' or a function of a key, not {prior!r}.")
+    shape = np.shape(draw(jax.random.key(0)))
+    if shape != (latent,):
+        raise InputError(f"The prior draws noise of shape {shape}, but latent is {latent}: they must agree.")
+
+    def noise(words: jax.Array) -> jax.Array:
+        return jax.vmap(lambda word: draw(keys.as_jax(jnp.stack([word, jnp.uint32(0)]))))(words)
+
+    def loss(x: Any, y: Any, batch: Any) -> jax.Array:
+        judge = lambda images: discriminator.apply({"params": y}, images).reshape(-1)
+        fake = generator.apply({"params": x}, noise(batch[ClientData.SEED]))
+        # log D = log sigmoid(logit), log (1 - D) = log sigmoid(-logit)
+        return jnp.mean(jax.nn.log_sigmoid(judge(batch["inputs"]))) + jnp.mean(jax.nn.log_sigmoid(-judge(fake)))
+
+    def generate(x: Any, key: jax.Array, count: int) -> jax.Array:
+        return generator.apply({"params": x}, jax.vmap(draw)(jax.random.split(key, count)))
+
+    keys_ = jax.random.split(jax.random.key(seed), 2)
+    real = jnp.asarray(fields["inputs"][:2])
+    x0 = generator.init(keys_[0], jnp.zeros((2, latent)))["params"]
+    made = jax.eval_shape(lambda: generator.apply({"params": x0}, jnp.zeros((2, latent)))).shape
+    if made != real.shape:
+        raise InputError(f"The generator makes examples of shape {made[1:]}, but the clients' have {real.shape[1:]}.")
+    y0 = discriminator.init(keys_[1], real)["params"]
+    return MinimaxProblem(
+        loss, x0, y0, weights=weights, generate=generate, seeded=True, coupled=coupled, name="GAN"
+    )  # fmt: skip
 
 
 def wgan(

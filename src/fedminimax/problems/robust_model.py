@@ -13,6 +13,7 @@ from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.penalties import ChiSquare, Penalty
+from fedminimax.problems.examples import check_classes, labelled
 from fedminimax.problems.robust import RobustProblem
 
 SQUARED, ENTROPY = "squared", "entropy"
@@ -46,9 +47,7 @@ def robust_model(
         weights: the p_i of the average that FedAvg minimises.
         seed: of the model's initial weights.
     """
-    fields = clients.fields
-    if not isinstance(fields, dict) or not {"inputs", "labels"} <= set(fields):
-        raise InputError("robust_model needs clients with the fields 'inputs' and 'labels'.")
+    fields = labelled(clients, "robust_model")
     if loss not in (SQUARED, ENTROPY):
         raise InputError(f"loss must be 'squared' or 'entropy', not {loss!r}.")
     if ridge < 0:
@@ -87,5 +86,5 @@ def _check_labels(labels: np.ndarray, classes: int | None, loss: str) -> None:
             raise InputError("Regression (classes=None) has the squared loss only.")
         if labels.ndim != 1:
             raise InputError(f"labels must be one number an example, but have shape {labels.shape}.")
-    elif labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
-        raise InputError(f"labels must be whole numbers from 0 to {classes - 1}, one for each example.")
+    else:
+        check_classes(labels, classes)

@@ -1,0 +1,170 @@
+"""The experiments of the CD-MAGE paper (section 5): 500 clients of one class each, nine methods, equal upload.
+
+    python benchmarks/cross_device.py auc --rounds 240
+    python benchmarks/cross_device.py robust --data fashion_mnist --rounds 300
+    python benchmarks/cross_device.py gan --methods CD-MAGE CD-MA --rounds 200 --features 32
+
+Each run is saved when it ends, and not repeated; the figure and the table are made of all that is there. The step sizes are
+those of the paper's Tables 1, 2 and 3.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import jax
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+
+import fedminimax as fm
+from fedminimax import plots
+from fedminimax.compare import at_upload, upload
+from fedminimax.data import datasets, partition
+
+FOLDER = Path(__file__).parent / "results" / "cross_device"
+ROOT = 10**0.5
+"""The grids of the paper step by this factor: 3.162e-1 = 10^-0.5."""
+
+
+def methods(steps: int, batch: int, table: dict) -> dict:
+    """Return the nine methods with the step sizes of a table; the cohorts are those of S = 10, to be matched."""
+    common = {"local_steps": steps, "batch_size": batch, "cohort_size": 10}
+    mage, ma, parallel, plus, extra, momentum, coda, catalyst, codasca = table.values()
+    both = lambda lr, **more: {"lr_x": lr, "lr_y": lr, **more, **common}
+    prox = lambda lr, theta, every: both(lr, theta=theta, restart_every=every)
+    return {
+        "CD-MA": fm.CDMA(*ma, **common),
+        "CD-MAGE": fm.CDMAGE(*mage, **common),
+        "CD-MAGE+": fm.CDMAGEPlus.decaying(*momentum, **common),
+        "Parallel SGDA": fm.ParallelSGDA(*parallel, cohort_size=10),
+        "Local SGDA+": fm.LocalSGDAPlus(*plus, **common),
+        "Extra Step Local SGD": fm.ExtraStepLocalSGD(**both(extra)),
+        "CODA+": fm.CODAPlus(**prox(*coda)),
+        "CODASCA": fm.CODASCA(**prox(*codasca[:3]), server_lr_x=codasca[3], server_lr_y=codasca[3]),
+        "Catalyst-Scaffold-S": fm.CatalystScaffoldS(**prox(*catalyst)),
+    }
+
+
+NAMES = ("CD-MAGE", "CD-MA", "Parallel SGDA", "Local SGDA+", "Extra Step", "CD-MAGE+", "CODA+", "Catalyst", "CODASCA")
+TABLES = {
+    # Table 1, MNIST
+    ("auc", "mnist"): (
+        (1 / ROOT, 0.1 / ROOT), (1.0, 1 / ROOT), (1.0, 1.0), (1.0, 1 / ROOT), 1 / ROOT, (1 / ROOT, 1e-2, 5, 1 / 5),
+        (1 / ROOT, 0.0, 2000), (0.1, 0.0, 2000), (1.0, 0.0, 2000, 1.1),
+    ),
+    # Table 2
+    ("robust", "mnist"): (
+        (1e-3, 1 / ROOT), (1e-3, 0.1 / ROOT), (1e-2, 1.0), (1e-3, 0.1 / ROOT), 1e-3 / ROOT, (1e-2, 1.0, 5, 1 / 3),
+        (1e-2, 0.1, 2000), (1e-3, 10.0, 2000), (0.01 / ROOT, 10.0, 2000, 1.0),
+    ),
+    ("robust", "fashion_mnist"): (
+        (1e-3, 1e-1), (1e-3, 0.1 / ROOT), (1e-2, 1 / ROOT), (1e-3, 0.1 / ROOT), 1e-3, (1e-2, 1.0, 5, 1 / 3),
+        (1e-3, 0.0, 2000), (1e-3, 0.1, 4000), (0.01 / ROOT, 0.1, 4000, 1.1),
+    ),
+    # Table 3
+    ("gan", "mnist"): (
+        (1e-2, 1e-2), (1e-3, 1e-2), (1e-2, 1e-2), (1e-2, 1e-3), 1e-3, (1e-2, 1e-2, 10, 1 / 5),
+        (1e-2, 0.0, 2000), (1e-2, 0.0, 2000), (1e-2, 0.1, 4000, 1.0),
+    ),
+    ("gan", "fashion_mnist"): (
+        (1e-2, 1e-3), (1e-3, 1e-3), (1e-2, 1e-2), (1e-3, 1e-3), 1e-3, (1e-2, 1e-3, 10, 1 / 5),
+        (1e-2, 0.1, 2000), (1e-2, 0.1, 4000), (1e-2, 0.1, 4000, 1.0),
+    ),
+}  # fmt: skip
+
+
+def task(kind: str, data: str, features: int, seed: int, cache: str | None = None):
+    """Return the problem, its clients, the metrics, and the metric that the figure shows."""
+    images = datasets.load(data)
+    arrays = lambda part: {"inputs": 2 * part["inputs"] - 1, "labels": part["labels"]}
+    train, test = arrays(images.train), arrays(images.test)
+    owner = partition.by_class(train["labels"], 500)
+    if kind == "auc":
+        train, test = (a | {"labels": (a["labels"] == 0).astype(np.int32)} for a in (train, test))
+        clients = fm.ClientData.from_owner(train, owner, batching="epochs")
+        problem = fm.problems.auc(fm.models.LeNet5(last_relu=True), clients, seed=seed)
+        return problem, clients, {"auc": fm.metrics.AUC(), "test_auc": fm.metrics.AUC(data=test)}, "auc"
+    clients = fm.ClientData.from_owner(train, owner, batching="epochs")
+    if kind == "robust":
+        problem = fm.problems.robust_training(fm.models.MLP(initializer="pytorch"), clients, images.classes, seed=seed)
+        judge = fm.metrics.RobustLoss(examples=5000)
+        return problem, clients, {"train": judge, "test": fm.metrics.RobustLoss(data=test, examples=2000)}, "train/loss"
+    pair = fm.models.DCGANGenerator(features=features), fm.models.DCGANDiscriminator(features=features)
+    problem = fm.problems.gan(*pair, clients, seed=seed)
+    classifier = fm.metrics.train_classifier(data, fm.models.CNN(), epochs=3, cache=cache)
+    return problem, clients, {"inception": fm.metrics.InceptionScore(classifier)}, "inception/score"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=("auc", "robust", "gan"))
+    parser.add_argument("--data", default="mnist", choices=("mnist", "fashion_mnist"))
+    parser.add_argument("--rounds", type=int, default=240)
+    parser.add_argument("--every", type=int, default=20, help="rounds between evaluations")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--features", type=int, default=32, help="of the GAN's networks")
+    parser.add_argument("--cache", help="folder of the classifier that the Inception score is taken with")
+    options = parser.parse_args()
+
+    table = dict(zip(NAMES, TABLES[options.kind, options.data], strict=True))
+    steps, batch = (20, 30) if options.kind == "gan" else (12, 10)
+    chosen = methods(steps, batch, table)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        problem, clients, metrics, _ = task(options.kind, options.data, options.features, seed, options.cache)
+        floats = upload(problem, clients, chosen["CD-MA"])
+        for name in options.methods or chosen:
+            label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
+            if (FOLDER / f"{label}.json").exists():
+                continue
+            method = at_upload(problem, clients, chosen[name], floats)
+            started = time.perf_counter()
+            result = fm.run(
+                problem, clients, method, rounds=options.rounds, seed=seed, eval_every=options.every, metrics=metrics
+            )
+            taken = time.perf_counter() - started
+            record = {k: np.asarray(v, float).round(6).tolist() for k, v in result.history.items()}
+            record |= {"settings": repr(method), "cohort": method.cohort_size, "seconds": round(taken, 1)}
+            (FOLDER / f"{label}.json").write_text(json.dumps(record))
+            numbers = {k: round(v, 4) for k, v in result.final().items() if k not in result.costs}
+            print(f"{label}: {numbers} ({taken:.0f} s)", flush=True)
+            if options.kind == "gan":
+                pictures = problem.generate(result.x, jax.random.key(seed), 100)
+                plots.sample_grid(np.asarray(pictures), path=FOLDER / f"{label}.png")
+    draw(options.kind, options.data)
+
+
+def draw(kind: str, data: str) -> None:
+    """Draw what has been run: the mean over seeds with a band, against the rounds."""
+    from matplotlib.figure import Figure
+
+    curves: dict[str, list[dict]] = {}
+    for path in sorted(FOLDER.glob(f"{kind}-{data}-*.json")):
+        curves.setdefault(path.stem.split("-", 2)[2].rsplit("-", 1)[0].replace("_", " "), []).append(json.loads(path.read_text()))
+    metric = {"auc": "auc", "robust": "train/loss", "gan": "inception/score"}[kind]
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    ax = figure.subplots()
+    order = sorted(curves, key=lambda n: np.mean([c[metric][-1] for c in curves[n]]), reverse=kind != "robust")
+    for name in order:
+        runs = [c for c in curves[name] if len(c["round"]) == len(curves[name][0]["round"])]
+        values = np.array([c[metric] for c in runs])
+        (line,) = ax.plot(runs[0]["round"], values.mean(0), label=name, linewidth=2.2 if "MAGE" in name else 1.2)
+        ax.fill_between(runs[0]["round"], values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
+        last = values[:, -1]
+        print(f"{name:22s} {metric} {last.mean():.4f} +- {last.std():.4f} best {values.max(1).mean():.4f} "
+              f"floats up {runs[0]['floats_up'][-1]:.3g} seeds {len(runs)}")  # fmt: skip
+    if kind == "auc":
+        ax.set_ylim(0.9, 1.0)
+    if kind == "robust":
+        ax.set_ylim(0, 4)
+    ax.set(xlabel="rounds (equal floats up)", ylabel=metric.replace("/", " "))
+    ax.legend(frameon=False, fontsize=8)
+    figure.savefig(FOLDER / f"{kind}-{data}.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Several methods on one problem, at equal cost: their curves over seeds, a table, and a figure."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from fedminimax import plots
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientData
+from fedminimax.engines import keys
+from fedminimax.engines.cohort import Conditions
+from fedminimax.engines.simulator import MAP, Layout, Simulator
+from fedminimax.errors import InputError
+from fedminimax.metrics import Metric, Problem
+from fedminimax.problems.robust import SharedForm
+from fedminimax.result import Result
+from fedminimax.run import check_input, run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CLOSE = 0.05
+"""How far two uploads may be apart and still count as equal."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The outcome of :func:`compare`.
+
+    Attributes:
+        results: for each method its results, one a seed.
+        algorithms: the methods as they were run, their cohorts matched.
+    """
+
+    results: dict[str, list[Result]]
+    algorithms: dict[str, Algorithm]
+
+    def plot(self, metric: str, against: str = "round", ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw a metric against "round", "floats_up", "grad_evals" or any other cost, with a band over seeds.
+
+        Args:
+            metric: its name in the histories.
+            against: what goes on the x-axis.
+            ax: where to draw; by default a new figure.
+            options: passed to :func:`fedminimax.plots.bands`.
+        """
+        return plots.bands(self.results, metric, against=against, ax=ax, **options)
+
+    def table(self, metric: str) -> pd.DataFrame:
+        """Return one row a method: the metric at the end (mean and spread over seeds), and what a round and a run cost."""
+        rows = []
+        for name, results in self.results.items():
+            last = np.array([r.history[metric][-1] for r in results])
+            one = results[0]
+            rows.append(
+                {
+                    "method": name,
+                    metric: last.mean(),
+                    "spread": last.std(),
+                    "cohort": getattr(self.algorithms[name], "cohort_size", None) or "all",
+                    "floats up a round": float(np.mean(one.costs["floats_up"])) if one.costs else 0.0,
+                    "gradients": float(np.mean([r.history["grad_evals"][-1] for r in results])),
+                }
+            )
+        return pd.DataFrame(rows).set_index("method")
+
+    def frame(self) -> pd.DataFrame:
+        """Return all histories as one table with the columns "method" and "seed"."""
+        parts = [r.frame().assign(method=name, seed=r.seed) for name, results in self.results.items() for r in results]
+        return pd.concat(parts, ignore_index=True)
+
+
+def compare(
+    problem: Problem | SharedForm,
+    clients: ClientData,
+    methods: Mapping[str, Algorithm] | Sequence[Algorithm],
+    *,
+    rounds: int,
+    seeds: Iterable[int] = (0,),
+    match_upload: bool | str | int = False,
+    metrics: Iterable[Metric] | Mapping[str, Metric] | Metric = (),
+    **options: Any,
+) -> Curves:
+    """Run several methods on one problem with the same seeds.
+
+    Args:
+        problem: what to solve.
+        clients: the clients' data.
+        methods: algorithms, by name or with their class names.
+        rounds: how many rounds each.
+        seeds: each gives every method one run.
+        match_upload: compare at equal floats up a round: each method's cohort is made larger or smaller until it uploads
+            what the first method does (True), what a named one does, or a given number of floats. What a method uploads is
+            read off its own messages.
+        metrics: as for :func:`fedminimax.run`.
+        options: passed to :func:`fedminimax.run`.
+    """
+    named = dict(methods) if isinstance(methods, Mapping) else {type(m).__name__: m for m in methods}
+    if not named:
+        raise InputError("There is nothing to compare: give at least one algorithm.")
+    if not isinstance(methods, Mapping) and len(named) < len(list(methods)):
+        raise InputError("Two methods have the same name: give them as a dict with names of your own.")
+    if match_upload is not False:
+        budget = _budget(problem, clients, named, match_upload)
+        named = {name: at_upload(problem, clients, method, budget) for name, method in named.items()}
+    results: dict[str, list[Result]] = {name: [] for name in named}
+    for seed in seeds:
+        for name, method in named.items():
+            results[name].append(run(problem, clients, method, rounds=rounds, seed=seed, metrics=metrics, **options))
+            if results[name][-1].interrupted:
+                return Curves({n: r for n, r in results.items() if r}, named)
+    return Curves(results, named)
+
+
+def upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algorithm) -> int:
+    """Return how many floats a round of a method sends up when everybody answers, without running it."""
+    bound, data = check_input(problem, clients, algorithm, 0)
+    simulator = Simulator(bound, Conditions(), Layout(MAP))
+    weights = np.asarray(bound.client_weights(data))
+    carry = jax.eval_shape(lambda: simulator.start(algorithm, data))
+    jax.eval_shape(lambda c: simulator.one_round(algorithm, data, weights, keys.root(0), c, 0, None), carry)
+    return sum(message.places * sum(message.up.values()) for message in simulator.messages)
+
+
+def at_upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algorithm, floats: int) -> Algorithm:
+    """Return the algorithm with the cohort whose upload is nearest to so many floats a round."""
+    name = type(algorithm).__name__
+    now = upload(problem, clients, algorithm)
+    if now == floats:
+        return algorithm
+    if not hasattr(algorithm, "cohort_size"):
+        raise InputError(f"{name} has no cohort_size to match {floats} floats a round with: it uploads {now}.")
+    cohort = algorithm.cohort_size or clients.count
+    size = max(1, round(cohort * floats / now))
+    if size > clients.count:
+        raise InputError(
+            f"{name} needs a cohort of {size} to upload {floats} floats a round, but there are {clients.count} clients: "
+            "match a method that uploads less."
+        )
+    matched = algorithm.replace(cohort_size=size)
+    then = upload(problem, clients, matched)
+    if abs(then - floats) > _CLOSE * floats:
+        warnings.warn(
+            f"{name} uploads {then} floats a round with a cohort of {size}, not {floats}: no cohort comes nearer.", stacklevel=3
+        )
+    return matched
+
+
+def _budget(problem: Any, clients: ClientData, methods: Mapping[str, Algorithm], wanted: bool | str | int) -> int:
+    if wanted is True:
+        wanted = next(iter(methods))
+    if not isinstance(wanted, str):
+        if wanted < 1:
+            raise InputError(f"match_upload must be True, a method's name, or floats a round, not {wanted!r}.")
+        return int(wanted)
+    if wanted not in methods:
+        raise InputError(f"match_upload names {wanted!r}, but the methods are {', '.join(methods)}.")
+    return upload(problem, clients, methods[wanted])

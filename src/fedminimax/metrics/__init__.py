@@ -1,0 +1,81 @@
+"""What to measure: optimality (stationarity, gaps, distances), quality (loss and accuracy over all clients and classes, the
+area under the ROC curve), robustness (the worst perturbation) and generated images (the Inception score).
+
+A metric is any function ``metric(problem, clients, state)`` that returns a number or a dict of numbers, in JAX. Those here are
+small dataclasses, so that the data they carry is passed to the compiled program and not built into it. All are taken over
+*all* clients, never over a sampled cohort.
+"""
+
+from fedminimax import players
+from fedminimax.metrics.adversarial import PGD, RobustLoss
+from fedminimax.metrics.auc import AUC, auc_score
+from fedminimax.metrics.base import (
+    Metric,
+    On,
+    Problem,
+    evaluate,
+    gradient,
+    maximize_y,
+    minimize_x,
+    named,
+    objective,
+    point,
+    predictions,
+)
+from fedminimax.metrics.generative import Classifier, InceptionScore, train_classifier
+from fedminimax.metrics.optimality import (
+    Distance,
+    DualityGap,
+    GradientNorms,
+    MoreauGradient,
+    Phi,
+    Stationarity,
+    Value,
+    WorstCase,
+)
+from fedminimax.metrics.quality import (
+    ClassAccuracy,
+    ClassLoss,
+    ClientAccuracy,
+    ClientError,
+    ClientLoss,
+    ClientWeights,
+    summary,
+)
+
+__all__ = [
+    "AUC",
+    "PGD",
+    "ClassAccuracy",
+    "ClassLoss",
+    "Classifier",
+    "ClientAccuracy",
+    "ClientError",
+    "ClientLoss",
+    "ClientWeights",
+    "Distance",
+    "DualityGap",
+    "GradientNorms",
+    "InceptionScore",
+    "Metric",
+    "On",
+    "MoreauGradient",
+    "Phi",
+    "Problem",
+    "RobustLoss",
+    "Stationarity",
+    "Value",
+    "WorstCase",
+    "auc_score",
+    "evaluate",
+    "gradient",
+    "maximize_y",
+    "minimize_x",
+    "named",
+    "objective",
+    "players",
+    "point",
+    "predictions",
+    "summary",
+    "train_classifier",
+]

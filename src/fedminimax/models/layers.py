@@ -1,0 +1,189 @@
+"""The layers that the networks share: dense, convolutional and normalising, with the initialisations of the papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedminimax.errors import InputError
+from fedminimax.models.convolutions import Padding, conv, conv_max_pool, conv_transpose
+
+Initializer = Callable[..., jax.Array]
+
+
+def _lecun(fan_in: int) -> tuple[Initializer, Initializer]:
+    return nn.initializers.lecun_normal(), nn.initializers.zeros_init()
+
+
+def _pytorch(fan_in: int) -> tuple[Initializer, Initializer]:
+    bound = 1 / math.sqrt(fan_in)
+
+    def draw(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return draw, draw
+
+
+def _dcgan(fan_in: int) -> tuple[Initializer, Initializer]:
+    return nn.initializers.normal(0.02), nn.initializers.zeros_init()
+
+
+INITIALIZERS: dict[str, Callable[[int], tuple[Initializer, Initializer]]] = {
+    "lecun": _lecun,
+    "pytorch": _pytorch,
+    "dcgan": _dcgan,
+}
+"""How kernels and biases start, by name, given the number of inputs that an output sums over (its fan-in).
+
+- "lecun": kernels are normal with variance 1 / fan_in, cut off at two deviations; biases are zero. Flax's default.
+- "pytorch": kernels and biases are uniform on [-1 / sqrt(fan_in), 1 / sqrt(fan_in)]. PyTorch's default.
+- "dcgan": kernels are normal with deviation 0.02; biases are zero. Radford, Metz and Chintala, 2016.
+"""
+
+
+class Layer(nn.Module):
+    """What dense and convolutional layers have in common.
+
+    Attributes:
+        features: number of outputs, or of features of the images that are returned.
+        initializer: how kernel and bias start, a key of ``INITIALIZERS``.
+        use_bias: whether there is a bias. A layer before a normalisation needs none.
+    """
+
+    features: int
+    initializer: str = "lecun"
+    use_bias: bool = True
+
+    def parameters(self, inputs: jax.Array, window: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the inputs, the kernel and the bias, in one dtype. The bias is 0 where there is none."""
+        if self.initializer not in INITIALIZERS:
+            known = ", ".join(repr(name) for name in INITIALIZERS)
+            raise InputError(f"initializer is {self.initializer!r}: choose one of {known}.")
+        shape = (*window, inputs.shape[-1], self.features)
+        kernel_init, bias_init = INITIALIZERS[self.initializer](math.prod(shape[:-1]))
+        kernel = self.param("kernel", kernel_init, shape)
+        bias = self.param("bias", bias_init, (self.features,)) if self.use_bias else jnp.zeros((), kernel.dtype)
+        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias)
+        return inputs, kernel, bias
+
+
+class Dense(Layer):
+    """A dense layer: inputs @ kernel + bias."""
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the outputs, (batch, features)."""
+        inputs, kernel, bias = self.parameters(inputs)
+        return inputs @ kernel + bias
+
+
+class Conv(Layer):
+    """A convolution of NHWC images, plus a bias.
+
+    Attributes:
+        window: height and width of the kernel.
+        stride: stride along both axes.
+        padding: "SAME", "VALID", or a (low, high) pair for each axis.
+    """
+
+    window: int = 3
+    stride: int = 1
+    padding: Padding = "SAME"
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the convolved images, (batch, height, width, features)."""
+        inputs, kernel, bias = self.parameters(inputs, (self.window, self.window))
+        strides = (self.stride, self.stride)
+        return conv(inputs, kernel, strides, self.padding, dimension_numbers=("NHWC", "HWIO", "NHWC")) + bias
+
+
+class ConvTranspose(Layer):
+    """A transposed convolution that makes NHWC images ``stride`` times as high and wide, plus a bias.
+
+    Attributes:
+        window: height and width of the kernel.
+        stride: factor by which height and width grow.
+    """
+
+    window: int = 4
+    stride: int = 2
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the larger images, (batch, stride * height, stride * width, features)."""
+        inputs, kernel, bias = self.parameters(inputs, (self.window, self.window))
+        return conv_transpose(inputs, kernel, (self.stride, self.stride), "SAME") + bias
+
+
+class ConvPool(Layer):
+    """Convolution, ReLU and 2x2 max pooling; by default the convolution is 3x3 with padding 1.
+
+    Attributes:
+        window: height and width of the kernel.
+        padding: "SAME", "VALID", or a (low, high) pair for each axis.
+    """
+
+    window: int = 3
+    padding: Padding = "SAME"
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return images of half the height and width of the convolved ones, (batch, height, width, features)."""
+        inputs, kernel, bias = self.parameters(inputs, (self.window, self.window))
+        # max and ReLU commute, and so do max and adding a constant: pooling first leaves a quarter of the work to both.
+        return nn.relu(conv_max_pool(inputs, kernel, self.padding) + bias)
+
+
+class BatchNorm(nn.Module):
+    r"""Batch normalisation by the mean and variance of the batch at hand, in training and after it.
+
+    out = scale (x - mean) / sqrt(variance + epsilon) + bias, for each feature, over examples and pixels.
+
+    It has parameters only and keeps no running statistics, which clients of unlike data could not share.
+
+    Attributes:
+        epsilon: what is added to the variance.
+        deviation: standard deviation of the scales around 1 at the start.
+    """
+
+    epsilon: float = 1e-5
+    deviation: float = 0.0
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return the normalised inputs, (..., features)."""
+
+        def around_one(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+            return 1 + self.deviation * jax.random.normal(key, shape, dtype)
+
+        features = inputs.shape[-1]
+        scale = self.param("scale", around_one, (features,))
+        bias = self.param("bias", nn.initializers.zeros_init(), (features,))
+        inputs, scale, bias = nn.dtypes.promote_dtype(inputs, scale, bias)
+        axes = tuple(range(inputs.ndim - 1))
+        mean = inputs.mean(axes)
+        centred = inputs - mean
+        variance = jnp.mean(centred * centred, axes)
+        return centred * (scale * jax.lax.rsqrt(variance + self.epsilon)) + bias
+
+
+def flatten(inputs: jax.Array) -> jax.Array:
+    """Return the inputs as (batch, features)."""
+    if inputs.ndim < 2:
+        raise InputError(f"A model takes inputs of shape (batch, ...), not {inputs.shape}: add the batch axis.")
+    return inputs.reshape(inputs.shape[0], -1)
+
+
+def check_images(model: str, images: jax.Array, least: int) -> None:
+    """Raise an error that names the cause and the cure unless the inputs are NHWC images of that many pixels a side."""
+    if images.ndim != 4 or min(images.shape[1:3]) < least:
+        raise InputError(
+            f"{model} takes images of shape (batch, height, width, channels) of at least {least} x {least} pixels, "
+            f"not {images.shape}: reshape the inputs, or use Logistic or MLP."
+        )
