@@ -90,8 +90,8 @@ def task(kind: str, data: str, features: int, seed: int, cache: str | None = Non
     clients = fm.ClientData.from_owner(train, owner, batching="epochs")
     if kind == "robust":
         problem = fm.problems.robust_training(fm.models.MLP(initializer="pytorch"), clients, images.classes, seed=seed)
-        judge = fm.metrics.RobustLoss(examples=5000)
-        return problem, clients, {"train": judge, "test": fm.metrics.RobustLoss(data=test, examples=2000)}, "train/loss"
+        judge = fm.metrics.RobustLoss(examples=1000, tol=1e-3, max_steps=60)
+        return problem, clients, {"train": judge, "test": fm.metrics.RobustLoss(data=test, examples=1000, tol=1e-3, max_steps=60)}, "train/loss"
     pair = fm.models.DCGANGenerator(features=features), fm.models.DCGANDiscriminator(features=features)
     problem = fm.problems.gan(*pair, clients, seed=seed)
     classifier = fm.metrics.train_classifier(data, fm.models.CNN(), epochs=3, cache=cache)

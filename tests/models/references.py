@@ -51,45 +51,57 @@ def dense(inputs, layer):
     return inputs @ layer["kernel"] + layer.get("bias", 0)
 
 
-def clients_in_a_scan(model, params, inputs):
-    """Gradients of a client's own parameters at each step, (clients, steps, ...), inside a scan under vmap."""
+def assert_same_outputs(model, reference, inputs):
+    """Compare a model with a reference, a function of parameters and inputs."""
+    params = random_params(model, inputs)
+    both = lambda params: (model.apply({"params": params}, inputs), reference(params, inputs))
+    result, wanted = jax.jit(both, compiler_options=QUICK)(params)
+    assert result.shape == wanted.shape
+    assert jnp.max(jnp.abs(wanted)) > 1e-3
+    np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-10)
+
+
+def assert_same_training(model, reference, inputs):
+    """Compare the gradients along two SGD steps of two clients, in a scan under vmap, with the reference's, one by one.
+
+    Each client has parameters and data of its own; inputs are (clients, steps, batch, ...). On CPUs, none of the operations
+    that are slow in loops is used.
+    """
+
+    def loss(function):
+        return lambda params, batch: jnp.mean(jnp.sin(function(params, batch)))
+
+    def descend(params, grads):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
     def client(params, batches):
         def step(params, batch):
-            grads = jax.grad(lambda p: jnp.mean(model.apply({"params": p}, batch) ** 2))(params)
-            return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), grads
+            grads = jax.grad(loss(lambda p, x: model.apply({"params": p}, x)))(params, batch)
+            return descend(params, grads), grads
 
         return lax.scan(step, params, batches)[1]
 
-    return jax.jit(jax.vmap(client), compiler_options=QUICK)(params, inputs)
-
-
-def clients_one_by_one(model, params, inputs):
-    """The same gradients, for one client and step after the other."""
-    grad = jax.jit(jax.grad(lambda p, batch: jnp.mean(model.apply({"params": p}, batch) ** 2)), compiler_options=QUICK)
-    of_clients = []
-    for i, batches in enumerate(inputs):
-        own, of_steps = jax.tree.map(lambda leaf, i=i: leaf[i], params), []
-        for batch in batches:
-            of_steps.append(grad(own, batch))
-            own = jax.tree.map(lambda p, g: p - 0.1 * g, own, of_steps[-1])
-        of_clients.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_steps))
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_clients)
-
-
-def assert_runs_for_clients_in_a_scan(model, inputs):
-    """Two clients with parameters and data of their own take two steps each; inputs are (clients, steps, batch, ...)."""
     one = random_params(model, inputs[0, 0])
-    params = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), one)
-    results, wanted = clients_in_a_scan(model, params, inputs), clients_one_by_one(model, params, inputs)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9), results, wanted)
-    assert min(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(wanted)) > 1e-6
+    starts = [one, jax.tree.map(lambda leaf: 0.5 * leaf, one)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+    program = jax.jit(jax.vmap(client)).lower(stacked, inputs)
+    assert jax.default_backend() != "cpu" or slow_operations(program) == []
+    results = program.compile(QUICK)(stacked, inputs)
+
+    gradient = jax.jit(jax.grad(loss(reference)), compiler_options=QUICK)
+    for i, params in enumerate(starts):
+        for step, batch in enumerate(inputs[i]):
+            wanted = gradient(params, batch)
+            result = jax.tree.map(lambda leaf, at=(i, step): leaf[at], results)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-10), result, wanted)
+            assert min(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(wanted)) > 1e-6
+            params = descend(params, wanted)
 
 
-def slow_operations(function, *args):
-    """The operations that are slow inside loops on CPUs among those of a function's gradient."""
+def slow_operations(program):
+    """Those operations of a lowered program that are slow inside loops on CPUs."""
     slow = ("stablehlo.convolution", "stablehlo.select_and_scatter", "stablehlo.reduce_window")
-    text = jax.jit(jax.grad(lambda *a: function(*a).sum())).lower(*args).as_text()
+    text = program.as_text()
     return [operation for operation in slow if operation in text]
 
 

@@ -200,6 +200,10 @@ def test_conv_transpose_under_vmap_with_a_kernel_for_each_client(x64):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the matrix products are for CPUs")
 def test_conv_transpose_trains_without_the_slow_operations():
     images, kernel = normal(2, 7, 7, 3), normal(4, 4, 3, 5, seed=1)
-    native = lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=NHWC)
-    assert slow_operations(native, images, kernel) == ["stablehlo.convolution"]
-    assert slow_operations(lambda x, w: models.conv_transpose(x, w, (2, 2)), images, kernel) == []
+
+    def used(function, **options):
+        gradient = jax.grad(lambda x, w: function(x, w, (2, 2), "SAME", **options).sum(), (0, 1))
+        return slow_operations(jax.jit(gradient).lower(images, kernel))
+
+    assert used(lax.conv_transpose, dimension_numbers=NHWC) == ["stablehlo.convolution"]
+    assert used(models.conv_transpose) == []

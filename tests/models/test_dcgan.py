@@ -1,5 +1,7 @@
 """DCGAN's generator and discriminator against their formulas, and batch normalisation."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,18 +11,28 @@ from jax import lax
 from references import (
     NHWC,
     QUICK,
-    assert_runs_for_clients_in_a_scan,
+    assert_same_outputs,
+    assert_same_training,
     count,
     dense,
     initial,
     native_conv,
     normal,
     random_params,
-    slow_operations,
 )
 
 from fedminimax import models
 from fedminimax.errors import InputError
+from fedminimax.models.layers import INITIALIZERS
+
+
+class Pair(nn.Module):
+    """The discriminator's opinion of what the generator makes."""
+
+    @nn.compact
+    def __call__(self, noise):
+        images = models.DCGANGenerator(size=8, features=2, latent=3)(noise)
+        return models.DCGANDiscriminator(size=8, features=2)(images)
 
 
 def batch_norm(x, layer):
@@ -48,32 +60,22 @@ def discriminator_in_the_papers_order(params, images):
     return dense(x.reshape(len(x), -1), params["Dense_0"])[:, 0]
 
 
-def assert_same_value_and_grads(ours, reference, params):
-    weighted = lambda f: lambda params: (jnp.sum(f(params) * normal(*jax.eval_shape(f, params).shape, seed=3)), f(params))
-    both = lambda params: [jax.value_and_grad(weighted(f), has_aux=True)(params) for f in (ours, reference)]
-    ((_, out), grads), ((_, wanted), wanted_grads) = jax.jit(both, compiler_options=QUICK)(params)
-    np.testing.assert_allclose(out, wanted, rtol=1e-9, atol=1e-9)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9), grads, wanted_grads)
-    assert min(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(wanted_grads)) > 1e-3
+def pair_in_the_papers_order(params, noise):
+    images = generator_in_the_papers_order(params["DCGANGenerator_0"], noise, size=8)
+    return discriminator_in_the_papers_order(params["DCGANDiscriminator_0"], images)
 
 
-@pytest.mark.parametrize(("size", "channels"), [(28, 1), (8, 3)])
-def test_generator_is_the_papers(x64, size, channels):
-    model, noise = models.DCGANGenerator(size, channels, features=4, latent=5), normal(3, 5)
-    params = random_params(model, noise)
-    images = jax.eval_shape(model.apply, {"params": params}, noise)
-    assert images.shape == (3, size, size, channels)
-    ours = lambda params: model.apply({"params": params}, noise)
-    assert_same_value_and_grads(ours, lambda params: generator_in_the_papers_order(params, noise, size), params)
+def test_generator_is_the_papers(x64):
+    model = models.DCGANGenerator(size=28, channels=3, features=4, latent=5)
+    assert_same_outputs(model, partial(generator_in_the_papers_order, size=28), normal(3, 5))
 
 
-@pytest.mark.parametrize(("size", "channels"), [(28, 1), (8, 3)])
-def test_discriminator_is_the_papers(x64, size, channels):
-    model, images = models.DCGANDiscriminator(size, features=4), normal(3, size, size, channels)
-    params = random_params(model, images)
-    assert jax.eval_shape(model.apply, {"params": params}, images).shape == (3,)
-    ours = lambda params: model.apply({"params": params}, images)
-    assert_same_value_and_grads(ours, lambda params: discriminator_in_the_papers_order(params, images), params)
+def test_discriminator_is_the_papers(x64):
+    assert_same_outputs(models.DCGANDiscriminator(size=28, features=4), discriminator_in_the_papers_order, normal(3, 28, 28, 3))
+
+
+def test_the_pair_trains_for_clients_in_a_scan(x64):
+    assert_same_training(Pair(), pair_in_the_papers_order, normal(2, 2, 3, 3))
 
 
 def test_generator_takes_noise_to_images_between_minus_one_and_one():
@@ -85,33 +87,50 @@ def test_generator_takes_noise_to_images_between_minus_one_and_one():
 
 
 @pytest.mark.parametrize(
-    ("model", "shape", "size"),
+    ("model", "shape", "size", "out"),
     [
         # dense without bias, two batch normalisations, two kernels, one bias
-        (models.DCGANGenerator(), (100,), 100 * 7 * 7 * 128 + 2 * 128 + 16 * 128 * 64 + 2 * 64 + 16 * 64 + 1),
+        (models.DCGANGenerator(), (100,), 100 * 7 * 7 * 128 + 2 * 128 + 16 * 128 * 64 + 2 * 64 + 16 * 64 + 1, (28, 28, 1)),
         (
             models.DCGANGenerator(size=32, channels=3, features=8, latent=20),
             (20,),
             20 * 8 * 8 * 16 + 2 * 16 + 16 * 16 * 8 + 2 * 8 + 16 * 8 * 3 + 3,
+            (32, 32, 3),
         ),
         # a kernel and a bias, a kernel and a batch normalisation, dense with bias
-        (models.DCGANDiscriminator(), (28, 28, 1), 16 * 64 + 64 + 16 * 64 * 128 + 2 * 128 + 7 * 7 * 128 + 1),
-        (models.DCGANDiscriminator(size=32, features=8), (32, 32, 3), 16 * 3 * 8 + 8 + 16 * 8 * 16 + 2 * 16 + 8 * 8 * 16 + 1),
+        (models.DCGANDiscriminator(), (28, 28, 1), 16 * 64 + 64 + 16 * 64 * 128 + 2 * 128 + 7 * 7 * 128 + 1, ()),
+        (models.DCGANDiscriminator(32, features=8), (32, 32, 3), 16 * 3 * 8 + 8 + 16 * 8 * 16 + 2 * 16 + 8 * 8 * 16 + 1, ()),
     ],
 )
-def test_number_of_parameters(model, shape, size):
+def test_number_of_parameters_and_shape(model, shape, size, out):
     assert count(model, 2, *shape) == size
+    result, _ = jax.eval_shape(model.init_with_output, jax.random.key(0), jnp.zeros((2, *shape)))
+    assert result.shape == (2, *out)
 
 
-def test_initial_parameters():
-    generator, discriminator = initial(models.DCGANGenerator(8), 2, 100), initial(models.DCGANDiscriminator(8), 2, 8, 8, 1)
-    for params in (generator, discriminator):
-        for name, layer in params.items():
-            if "bias" in layer:
-                assert jnp.all(layer["bias"] == 0)
-            weights, mean = (layer["scale"], 1) if name.startswith("BatchNorm") else (layer["kernel"], 0)
-            assert jnp.mean(weights) == pytest.approx(mean, abs=4 * 0.02 / np.sqrt(weights.size))
-            assert jnp.std(weights) == pytest.approx(0.02, rel=4 / np.sqrt(2 * weights.size))
+def test_initial_parameters(monkeypatch):
+    constant = jax.nn.initializers.constant
+    monkeypatch.setitem(INITIALIZERS, "dcgan", lambda fan_in: (constant(3.0), constant(5.0)))
+    params = initial(Pair(), 2, 3)
+    generator, discriminator = params["DCGANGenerator_0"], params["DCGANDiscriminator_0"]
+    norms = [layer for name, layer in (*generator.items(), *discriminator.items()) if name.startswith("BatchNorm")]
+    others = [layer for name, layer in (*generator.items(), *discriminator.items()) if not name.startswith("BatchNorm")]
+    assert (len(norms), len(others)) == (3, 6)
+    for layer in others:
+        assert jnp.all(layer["kernel"] == 3)
+        assert jnp.all(layer.get("bias", 5) == 5)
+    for layer in norms:
+        assert jnp.all(layer["bias"] == 0)
+        assert 0 < jnp.max(jnp.abs(layer["scale"] - 1)) < 5 * 0.02
+    # no biases before a batch normalisation, which would take them out again
+    assert sum("bias" in layer for layer in others) == 3
+
+
+def test_batch_norm_starts_around_one():
+    scale = initial(models.BatchNorm(deviation=0.02), 2, 1000)["scale"]
+    assert jnp.mean(scale) == pytest.approx(1, abs=0.003)
+    assert jnp.std(scale) == pytest.approx(0.02, rel=0.1)
+    assert jnp.all(initial(models.BatchNorm(), 2, 5)["scale"] == 1)
 
 
 def test_batch_norm_has_mean_zero_and_variance_one(x64):
@@ -132,33 +151,14 @@ def test_batch_norm_gradient_takes_mean_and_variance_along(x64):
     inputs, weights = normal(8, 3), normal(8, 3, seed=1)
     params = {"scale": jnp.ones(3), "bias": jnp.zeros(3)}
     out = lambda params, x: models.BatchNorm(epsilon=0.0).apply({"params": params}, x)
-    of_params, of_inputs = jax.grad(lambda *a: jnp.sum(weights * out(*a)), (0, 1))(params, inputs)
+    grad = jax.jit(jax.grad(lambda *a: jnp.sum(weights * out(*a)), (0, 1)), compiler_options=QUICK)
+    of_params, of_inputs = grad(params, inputs)
     np.testing.assert_allclose(of_params["bias"], weights.sum(0), rtol=1e-10)
     np.testing.assert_allclose(of_params["scale"], (weights * out(params, inputs)).sum(0), rtol=1e-10)
     # neither a shift nor a stretch of the batch changes the output
     np.testing.assert_allclose(of_inputs.sum(0), 0, atol=1e-12)
     np.testing.assert_allclose((of_inputs * inputs).sum(0), 0, atol=1e-12)
     assert jnp.min(jnp.max(jnp.abs(of_inputs), axis=0)) > 0.1
-
-
-class Pair(nn.Module):
-    """The discriminator's opinion of what the generator makes."""
-
-    @nn.compact
-    def __call__(self, noise):
-        images = models.DCGANGenerator(size=8, features=2, latent=3)(noise)
-        return models.DCGANDiscriminator(size=8, features=2)(images)
-
-
-def test_the_pair_runs_for_clients_in_a_scan(x64):
-    assert_runs_for_clients_in_a_scan(Pair(), normal(2, 2, 3, 3))
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the matrix products are for CPUs")
-def test_the_pair_trains_without_the_slow_operations():
-    noise = normal(3, 3).astype(jnp.float32)
-    params = random_params(Pair(), noise)
-    assert slow_operations(lambda params: Pair().apply({"params": params}, noise), params) == []
 
 
 @pytest.mark.parametrize(

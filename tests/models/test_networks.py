@@ -10,7 +10,8 @@ import pytest
 from jax.nn import relu
 from references import (
     QUICK,
-    assert_runs_for_clients_in_a_scan,
+    assert_same_outputs,
+    assert_same_training,
     count,
     dense,
     initial,
@@ -69,67 +70,61 @@ def vgg11_in_the_papers_order(params, images):
     return mlp({"Dense_0": params["Dense_0"]}, x)
 
 
-def group_norm(x, layer, groups):
-    each = x.reshape(*x.shape[:3], groups, -1)
-    mean, deviation = (statistic(each, axis=(1, 2, 4), keepdims=True) for statistic in (jnp.mean, jnp.var))
-    return ((each - mean) / jnp.sqrt(deviation + 1e-5)).reshape(x.shape) * layer["scale"] + layer["bias"]
+def norm_conv(x, params, i, stride):
+    """A convolution that keeps the size but for its stride, and the normalisation of two groups of features."""
+    pad = params[f"Conv_{i}"]["kernel"].shape[0] // 2
+    x = native_conv(x, params[f"Conv_{i}"], [(pad, pad)] * 2, stride)
+    groups, norm = x.reshape(*x.shape[:3], 2, -1), params[f"GroupNorm_{i}"]
+    mean, variance = (statistic(groups, axis=(1, 2, 4), keepdims=True) for statistic in (jnp.mean, jnp.var))
+    return ((groups - mean) / jnp.sqrt(variance + 1e-5)).reshape(x.shape) * norm["scale"] + norm["bias"]
 
 
-def resnet18_in_the_papers_order(params, images, groups):
-    def norm_conv(x, params, i, stride):
-        pad = params[f"Conv_{i}"]["kernel"].shape[0] // 2
-        x = native_conv(x, params[f"Conv_{i}"], [(pad, pad)] * 2, stride)
-        return group_norm(x, params[f"GroupNorm_{i}"], groups)
+def block_in_the_papers_order(params, x, stride=2):
+    out = norm_conv(relu(norm_conv(x, params, 0, stride)), params, 1, 1)
+    return relu(out + (x if stride == 1 else norm_conv(x, params, 2, stride)))
 
+
+def resnet18_in_the_papers_order(params, images):
     x = relu(norm_conv(images, params, 0, 1))
     for i, stride in enumerate((1, 1, 2, 1, 2, 1, 2, 1)):
-        block = params[f"ResidualBlock_{i}"]
-        out = norm_conv(relu(norm_conv(x, block, 0, stride)), block, 1, 1)
-        x = relu(out + (x if stride == 1 else norm_conv(x, block, 2, stride)))
+        x = block_in_the_papers_order(params[f"ResidualBlock_{i}"], x, stride)
     return dense(x.mean((1, 2)), params["Dense_0"])
 
 
-@pytest.mark.parametrize(
-    ("model", "reference", "shape"),
-    [
-        (models.CNN(), cnn_in_the_papers_order, (32, 32, 3)),
-        (models.CNN(), cnn_in_the_papers_order, (28, 28, 1)),
-        (models.LeNet5(), lenet5_in_the_papers_order, (28, 28, 1)),
-        (models.TutorialCNN(), tutorial_cnn_in_order, (18, 20, 3)),
-    ],
-    ids=["CNN-CIFAR-10", "CNN-MNIST", "LeNet5", "TutorialCNN"],
-)
-def test_networks_are_the_papers(x64, model, reference, shape):
+@pytest.mark.parametrize("shape", [(32, 32, 3), (28, 28, 1)], ids=["CIFAR-10", "MNIST"])
+def test_cnn_is_the_papers(x64, shape):
     images = normal(4, *shape)
-    params = random_params(model, images)
-    ours = lambda params: jnp.sum(model.apply({"params": params}, images) ** 2)
-    papers = lambda params: jnp.sum(reference(params, images) ** 2)
-    both = lambda params: [jax.value_and_grad(f)(params) for f in (ours, papers)]
+    params = random_params(models.CNN(), images)
+    ours = lambda params: jnp.sum(models.CNN().apply({"params": params}, images) ** 2)
+    reference = lambda params: jnp.sum(cnn_in_the_papers_order(params, images) ** 2)
+    both = lambda params: [jax.value_and_grad(f)(params) for f in (ours, reference)]
     (value, grads), (wanted, wanted_grads) = jax.jit(both, compiler_options=QUICK)(params)
     np.testing.assert_allclose(value, wanted, rtol=1e-10)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10), grads, wanted_grads)
     assert min(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(wanted_grads)) > 1e-3
 
 
-def test_vgg11_is_the_papers():
-    images = normal(1, 32, 32, 3).astype(jnp.float32)
-    shapes = jax.eval_shape(models.VGG11().init, jax.random.key(0), images)["params"]
-    # twice LeCun's variance, which ReLU halves again
-    draw = lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape) * np.sqrt(2 * leaf.shape[-1] / leaf.size)
-    params = jax.tree.map(lambda leaf: draw(leaf).astype(np.float32), shapes)
-    result = jax.jit(models.VGG11().apply, compiler_options=QUICK)({"params": params}, images)
-    wanted = jax.jit(vgg11_in_the_papers_order, compiler_options=QUICK)(params, images)
-    assert jnp.max(jnp.abs(wanted)) > 0.1
-    np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize(
+    ("model", "reference", "shape"),
+    [
+        (models.LeNet5(), lenet5_in_the_papers_order, (28, 28, 1)),
+        (models.TutorialCNN(), tutorial_cnn_in_order, (18, 20, 3)),
+        (models.VGG11(), vgg11_in_the_papers_order, (32, 32, 3)),
+        (models.ResNet18(width=4, groups=2), resnet18_in_the_papers_order, (9, 16, 3)),
+    ],
+    ids=["LeNet5", "TutorialCNN", "VGG11", "ResNet18"],
+)
+def test_networks_are_the_papers(x64, model, reference, shape):
+    assert_same_outputs(model, reference, normal(2, *shape))
 
 
-def test_resnet18_is_the_papers(x64):
-    images, model = normal(2, 9, 16, 3), models.ResNet18(width=4, groups=2)
-    params = random_params(model, images)
-    both = lambda params: [model.apply({"params": params}, images), resnet18_in_the_papers_order(params, images, groups=2)]
-    result, wanted = jax.jit(both, compiler_options=QUICK)(params)
-    assert jnp.max(jnp.abs(wanted)) > 0.1
-    np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize(
+    ("model", "reference", "shape"),
+    [(models.LeNet5(2), lenet5_in_the_papers_order, (16, 16, 1)), (BLOCK, block_in_the_papers_order, (6, 6, 1))],
+    ids=["LeNet5", "ResidualBlock"],
+)
+def test_networks_train_for_clients_in_a_scan(x64, model, reference, shape):
+    assert_same_training(model, reference, normal(2, 2, 3, *shape))
 
 
 def conv_size(window, channels, features, bias=True):
@@ -173,29 +168,16 @@ def test_number_of_parameters(model, shape, size):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the matrix products are for CPUs")
-@pytest.mark.parametrize(
-    ("model", "shape"),
-    [(models.CNN(), (32, 32, 3)), (models.LeNet5(), (28, 28, 1)), (BLOCK, (8, 8, 3))],
-    ids=["CNN", "LeNet5", "ResidualBlock"],
-)
-def test_networks_train_without_the_slow_operations(model, shape):
-    images = normal(4, *shape).astype(jnp.float32)
-    params = random_params(model, images)
-    assert slow_operations(lambda params: model.apply({"params": params}, images), params) == []
-
-
-def test_slow_operations_are_found():
-    images = normal(4, 8, 8, 1).astype(jnp.float32)
+def test_cnn_trains_without_the_slow_operations():
+    images = normal(4, 32, 32, 3).astype(jnp.float32)
     params = random_params(models.CNN(), images)
+
+    def used(function):
+        return slow_operations(jax.jit(jax.grad(lambda p: function(p, images).sum())).lower(params))
+
     slow = ["stablehlo.convolution", "stablehlo.select_and_scatter", "stablehlo.reduce_window"]
-    assert slow_operations(cnn_in_the_papers_order, params, images) == slow
-
-
-@pytest.mark.parametrize(
-    ("model", "shape"), [(models.LeNet5(classes=2), (16, 16, 1)), (BLOCK, (6, 6, 1))], ids=["LeNet5", "ResidualBlock"]
-)
-def test_networks_run_for_clients_in_a_scan(x64, model, shape):
-    assert_runs_for_clients_in_a_scan(model, normal(2, 2, 3, *shape))
+    assert used(cnn_in_the_papers_order) == slow
+    assert used(lambda params, x: models.CNN().apply({"params": params}, x)) == []
 
 
 def test_last_relu_cuts_the_outputs_at_zero(x64):
@@ -240,20 +222,26 @@ def test_registry(name):
     assert not first.startswith(type(model).__name__ + "(")  # a description, not the signature that dataclasses add
 
 
-def test_lecuns_initial_parameters():
+def test_initializers():
+    draw = lambda initializer: np.asarray(initializer(jax.random.key(0), (60, 50)))
+    kernel, bias = (draw(initializer) for initializer in INITIALIZERS["lecun"](60))
+    assert np.std(kernel) == pytest.approx(1 / np.sqrt(60), rel=0.05)
+    assert np.all(bias == 0)
+    for array in (draw(initializer) for initializer in INITIALIZERS["pytorch"](25)):
+        assert 0.199 < np.max(array) <= 0.2
+        assert -0.199 > np.min(array) >= -0.2
+        assert np.mean(array) == pytest.approx(0, abs=0.01)
+        assert np.std(array) == pytest.approx(0.2 / np.sqrt(3), rel=0.05)
+    kernel, bias = (draw(initializer) for initializer in INITIALIZERS["dcgan"](60))
+    assert np.std(kernel) == pytest.approx(0.02, rel=0.05)
+    assert np.max(np.abs(kernel)) > 3 * 0.02  # not cut off
+    assert np.all(bias == 0)
+
+
+def test_initial_parameters():
     params = initial(models.ConvPool(16), 1, 8, 8, 3)
     assert jnp.std(params["kernel"]) == pytest.approx(1 / np.sqrt(27), rel=0.1)  # LeCun's: variance 1 / (3 * 3 * 3)
     assert jnp.all(params["bias"] == 0)
-
-
-def test_pytorchs_initial_parameters():
-    params = initial(models.MLP((100,), 90, "pytorch"), 1, 25)
-    for layer, fan_in in (("Dense_0", 25), ("Dense_1", 100)):
-        for leaf in params[layer].values():
-            scaled = leaf * np.sqrt(fan_in)  # uniform on [-1, 1]
-            assert 0.9 < jnp.max(jnp.abs(scaled)) <= 1 + 1e-6
-            assert jnp.mean(scaled) == pytest.approx(0, abs=3 / np.sqrt(3 * leaf.size))
-            assert jnp.mean(scaled**2) == pytest.approx(1 / 3, abs=1 / np.sqrt(leaf.size))
 
 
 @pytest.mark.parametrize(

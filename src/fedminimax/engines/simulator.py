@@ -195,17 +195,19 @@ class Simulator:
     def read_states(self, ids: Any, token: Any) -> Tree:
         """Return the cohort's states from the host, inside a compiled program."""
         assert self.store is not None
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ids.shape[0], *a.shape[1:]), a.dtype), self.store.read([0]))
-        return io_callback(lambda ids, _: self.store.read(ids), shapes, ids, token)  # type: ignore[union-attr]
+        shape = jax.ShapeDtypeStruct((ids.shape[0], self.store.row_bytes), jnp.uint8)
+        # The store of the run under way, which need not be that of the run for which the program was compiled.
+        return self.store.unpack(io_callback(lambda ids, _: self.store.read_rows(ids), shape, ids, token))  # type: ignore[union-attr]
 
     def write_states(self, ids: Any, here: Any, states: Tree, token: Any) -> Any:
         """Take the cohort's states down on the host; return the token that whoever reads next must wait for."""
+        assert self.store is not None
 
-        def write(ids: Any, here: Any, states: Any, token: Any) -> Any:
-            self.store.write(ids, np.asarray(here), states)  # type: ignore[union-attr]
+        def write(ids: Any, here: Any, rows: Any, token: Any) -> Any:
+            self.store.write_rows(ids, np.asarray(here), rows)  # type: ignore[union-attr]
             return np.asarray(token)
 
-        token = io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, states, token)
+        token = io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, self.store.pack(states), token)
         # Every device writes the same; none may read on before all have.
         return token if self.layout.devices == 1 else jax.lax.pmax(token, _AXIS)
 

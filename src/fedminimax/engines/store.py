@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -21,7 +23,7 @@ JOURNAL = 2**26
 
 
 class ClientStore:
-    """The states of N clients, all alike at first.
+    """The states of N clients, all alike at first: one row of bytes each.
 
     Writes wait in a journal until :meth:`commit`, so that rounds which are interrupted leave no trace.
 
@@ -36,7 +38,9 @@ class ClientStore:
 
     def __init__(self, count: int, initial: Tree, folder: Path | None = None):
         leaves, self._structure = jax.tree.flatten(jax.tree.map(np.asarray, initial))
-        self.count, self.folder, self._initial = count, folder, leaves
+        self.shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        self.row_bytes = sum(leaf.nbytes for leaf in leaves)
+        self.count, self.folder, self.rounds = count, folder, 0
         if folder is not None:
             if folder.exists() and not folder.is_dir():
                 raise InputError(f"{folder} is a file, but the clients' states need a folder: name another.")
@@ -46,46 +50,70 @@ class ClientStore:
                     "(run(..., start=result, client_store=folder))."
                 )
             folder.mkdir(parents=True, exist_ok=True)
-        self._rows = [self._room(f"state_{k}", leaf.shape, leaf.dtype) for k, leaf in enumerate(leaves)]
-        self._written = self._room("written", (), np.dtype(bool))
-        self.rounds = 0
-        self._journal: dict[int, list[np.ndarray]] = {}
+        self._initial = self._packed(jax.tree.map(lambda leaf: leaf[None], leaves))[0]
+        self._rows = self._room("states", (count, self.row_bytes), np.uint8)
+        self._written = self._room("written", (count,), bool)
+        self._journal: dict[int, np.ndarray] = {}
 
-    def _room(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def _room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         if self.folder is None:
-            return np.zeros((self.count, *shape), dtype)
-        return np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, (self.count, *shape))
+            return np.zeros(shape, dtype)
+        return np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, shape)
 
-    @property
-    def row_bytes(self) -> int:
-        """The size of one client's state."""
-        return sum(leaf.nbytes for leaf in self._initial)
+    def _packed(self, leaves: list[np.ndarray]) -> np.ndarray:
+        flat = [np.ascontiguousarray(leaf, s.dtype).reshape(len(leaf), -1) for leaf, s in zip(leaves, self.shapes, strict=True)]
+        return np.concatenate([leaf.view(np.uint8) for leaf in flat], axis=1)
+
+    def read_rows(self, ids: Any) -> np.ndarray:
+        """Return the states of some clients as bytes, [S, row_bytes]."""
+        ids = np.asarray(ids)
+        rows = np.where(self._written[ids][:, None], self._rows[ids], self._initial)
+        for place, id in enumerate(ids.tolist()):
+            if id in self._journal:
+                rows[place] = self._journal[id]
+        return rows
+
+    def write_rows(self, ids: Any, here: Any, rows: Any) -> None:
+        """Take down new states, as bytes, of those clients that are ``here``."""
+        rows = np.asarray(rows)
+        for place, id in enumerate(np.asarray(ids).tolist()):
+            if here[place]:
+                self._journal[id] = rows[place].copy()
 
     def read(self, ids: Any) -> Tree:
         """Return the states of some clients, stacked."""
-        ids = np.asarray(ids)
-        known = self._written[ids]
-        out = []
-        for k, (rows, initial) in enumerate(zip(self._rows, self._initial, strict=True)):
-            value = np.where(known.reshape(-1, *[1] * initial.ndim), rows[ids], initial)
-            for place, id in enumerate(ids.tolist()):
-                if id in self._journal:
-                    value[place] = self._journal[id][k]
-            out.append(value)
-        return jax.tree.unflatten(self._structure, out)
+        return self._tree(self.read_rows(ids))
 
-    def write(self, ids: Any, here: Any, states: Tree) -> None:
-        """Take down new states of those clients that are ``here``."""
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
-        for place, id in enumerate(np.asarray(ids).tolist()):
-            if here[place]:
-                self._journal[id] = [leaf[place].copy() for leaf in leaves]
+    def _tree(self, rows: np.ndarray) -> Tree:
+        leaves, first = [], 0
+        for shape in self.shapes:
+            size = shape.size * shape.dtype.itemsize
+            part = np.ascontiguousarray(rows[:, first : first + size])
+            leaves.append(part.view(shape.dtype).reshape(len(rows), *shape.shape))
+            first += size
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def unpack(self, rows: jax.Array) -> Tree:
+        """Return the states of which these are the bytes, inside a compiled program."""
+        leaves, first = [], 0
+        for shape in self.shapes:
+            width = shape.dtype.itemsize
+            part = rows[:, first : first + shape.size * width]
+            part = part.reshape(rows.shape[0], *shape.shape, *((width,) if width > 1 else ()))
+            leaves.append(part != 0 if shape.dtype == bool else lax.bitcast_convert_type(part, shape.dtype))
+            first += shape.size * width
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def pack(self, states: Tree) -> jax.Array:
+        """Return the bytes of stacked states, inside a compiled program."""
+        # As bytes, since what goes to the host may be rounded to 32 bits on its way (where x64 is on in one thread only).
+        numbers = [leaf.astype(np.uint8) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(states)]
+        return jnp.concatenate([lax.bitcast_convert_type(a, np.uint8).reshape(a.shape[0], -1) for a in numbers], axis=1)
 
     def commit(self) -> None:
         """Make what was written lasting."""
         for id, row in self._journal.items():
-            for rows, value in zip(self._rows, row, strict=True):
-                rows[id] = value
+            self._rows[id] = row
             self._written[id] = True
         self._journal.clear()
 
@@ -107,23 +135,25 @@ class ClientStore:
             return
         stored = isinstance(other, ClientStore)
         ids = other.written() if stored else np.arange(self.count)
-        rows_of = other.read if stored else lambda ids: jax.tree.map(lambda a: np.asarray(a)[ids], other)
+        of_arrays = lambda ids: self._packed([np.asarray(leaf)[ids] for leaf in jax.tree.leaves(other)])
+        rows_of = other.read_rows if stored else of_arrays
         for part in np.array_split(ids, max(1, -(-len(ids) * self.row_bytes // JOURNAL))):
-            self.write(part, np.ones(len(part), bool), rows_of(part))
+            self.write_rows(part, np.ones(len(part), bool), rows_of(part))
             self.commit()
 
     def record(self) -> dict[str, Any]:
         """Return everything as arrays that can be saved: the rows that were written, and what the others are."""
         ids = self.written()
-        initial = jax.tree.unflatten(self._structure, self._initial)
-        return {"clients": self.count, "initial": initial, "ids": ids, "rows": self.read(ids)}
+        initial = jax.tree.map(lambda a: a[0], self._tree(self._initial[None]))
+        return {"clients": self.count, "initial": initial, "ids": ids, "rows": self.read_rows(ids), "rounds": self.rounds}
 
     @classmethod
     def restore(cls, record: dict[str, Any]) -> ClientStore:
         """Return a store in memory with what :meth:`record` returned."""
         store = cls(int(record["clients"]), record["initial"])
-        store.write(record["ids"], np.ones(len(record["ids"]), bool), record["rows"])
+        store.write_rows(record["ids"], np.ones(len(record["ids"]), bool), record["rows"])
         store.commit()
+        store.rounds = int(record["rounds"])
         return store
 
     def __repr__(self) -> str:

@@ -64,9 +64,9 @@ class RobustLoss:
 class PGD:
     """The worst perturbation of projected gradient ascent from the state's y and from random ones: a strong check.
 
-    y <- P(y + s grad / ||grad||) from every start. A step that does not raise the objective is taken back and s halved;
-    otherwise s grows by half. So the outcome is at least as bad as every start. The numbers are those of
-    :class:`RobustLoss`, at the worst y of all.
+    y <- P(y + s grad / ||grad||) from every start. A step that does not raise the objective is taken back, s is halved, and
+    the direction turned by the gradient found there; otherwise s grows by half. So the outcome is at least as bad as every
+    start. The numbers are those of :class:`RobustLoss`, at the worst y of all.
 
     Args:
         data: held-out :class:`~fedminimax.data.ClientData` or arrays {"inputs", "labels"}; by default the training clients.
@@ -187,19 +187,25 @@ def _climber(
 
     def climb(start: Tree, steps: int) -> tuple[jax.Array, Tree]:
         def step(_: int, carry: Any) -> Any:
-            y, value, g, s = carry
-            length = players.norm(g)
-            new = project(players.add(y, g, s / jnp.where(length > 0, length, 1.0)))
-            new_value, new_g = ascent(new)
+            y, value, d, s = carry
+            new = project(players.add(y, d, s))
+            new_value, g = ascent(new)
             higher = new_value > value
-            y, value, g = players.select(higher, (new, new_value, new_g), (y, value, g))
-            return y, value, g, s * jnp.where(higher, 1.5, 0.5)
+            # At a kink of the objective the gradients of both sides together point along it, and up.
+            d = _unit(players.select(higher, g, players.add(_unit(g), d)))
+            return *players.select(higher, (new, new_value), (y, value)), d, s * jnp.where(higher, 1.5, 0.5)
 
         value, g = ascent(start)
-        y, value, *_ = jax.lax.fori_loop(0, steps, step, (start, value, g, jnp.asarray(step_size, value.dtype)))
+        carry = (start, value, _unit(g), jnp.asarray(step_size, value.dtype))
+        y, value, *_ = jax.lax.fori_loop(0, steps, step, carry)
         return value, y
 
     return climb
+
+
+def _unit(tree: Tree) -> Tree:
+    length = players.norm(tree)
+    return players.scale(tree, 1.0 / jnp.where(length > 0, length, 1.0))
 
 
 def _at_least_one(metric: str, **numbers: int | None) -> None:

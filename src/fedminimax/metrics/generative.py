@@ -178,7 +178,7 @@ def _train(model: Any, data: Arrays, epochs: int, batch_size: int, learning_rate
 def _accuracy(model: Any, params: Tree, data: Arrays) -> float:
     """Return the share of right answers."""
     scores = jax.jit(lambda params, inputs: in_batches(lambda batch: model.apply({"params": params}, batch), inputs))
-    return float(np.mean(np.argmax(scores(params, data["inputs"]), axis=-1) == data["labels"]))
+    return float(np.mean(np.argmax(np.asarray(scores(params, data["inputs"])), axis=-1) == data["labels"]))
 
 
 def _examples(data: str | Dataset | tuple[Arrays, Arrays]) -> tuple[Arrays, Arrays]:
