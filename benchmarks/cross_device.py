@@ -83,15 +83,15 @@ def task(kind: str, data: str, features: int, seed: int, cache: str | None = Non
     train, test = arrays(images.train), arrays(images.test)
     owner = partition.by_class(train["labels"], 500)
     if kind == "auc":
-        train, test = (a | {"labels": (a["labels"] == 0).astype(np.int32)} for a in (train, test))
+        train, test = (a | {"labels": partition.one_vs_rest(a["labels"], 0)} for a in (train, test))
         clients = fm.ClientData.from_owner(train, owner, batching="epochs")
         problem = fm.problems.auc(fm.models.LeNet5(last_relu=True), clients, seed=seed)
         return problem, clients, {"auc": fm.metrics.AUC(), "test_auc": fm.metrics.AUC(data=test)}, "auc"
     clients = fm.ClientData.from_owner(train, owner, batching="epochs")
     if kind == "robust":
         problem = fm.problems.robust_training(fm.models.MLP(initializer="pytorch"), clients, images.classes, seed=seed)
-        judge = fm.metrics.RobustLoss(examples=1000, tol=1e-3, max_steps=60)
-        return problem, clients, {"train": judge, "test": fm.metrics.RobustLoss(data=test, examples=1000, tol=1e-3, max_steps=60)}, "train/loss"
+        judge = lambda **data: fm.metrics.RobustLoss(examples=1000, tol=1e-3, max_steps=60, **data)
+        return problem, clients, {"train": judge(), "test": judge(data=test)}, "train/loss"
     pair = fm.models.DCGANGenerator(features=features), fm.models.DCGANDiscriminator(features=features)
     problem = fm.problems.gan(*pair, clients, seed=seed)
     classifier = fm.metrics.train_classifier(data, fm.models.CNN(), epochs=3, cache=cache)
@@ -144,7 +144,8 @@ def draw(kind: str, data: str) -> None:
 
     curves: dict[str, list[dict]] = {}
     for path in sorted(FOLDER.glob(f"{kind}-{data}-*.json")):
-        curves.setdefault(path.stem.split("-", 2)[2].rsplit("-", 1)[0].replace("_", " "), []).append(json.loads(path.read_text()))
+        name = path.stem.removeprefix(f"{kind}-{data}-").rsplit("-", 1)[0].replace("_", " ")
+        curves.setdefault(name, []).append(json.loads(path.read_text()))
     metric = {"auc": "auc", "robust": "train/loss", "gan": "inception/score"}[kind]
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     ax = figure.subplots()

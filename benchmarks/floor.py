@@ -7,6 +7,7 @@ and no count of anything: what a round costs if all that were free.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -32,9 +33,12 @@ class Floor:
         pick = np.random.default_rng(2).integers
         w = workload
         rows = pick(w.clients, size=(w.cohort, 1, 1)) * w.examples + pick(w.examples, size=(w.cohort, w.steps, w.batch))
-        self.batches = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[rows]), self.clients.fields)
+        self.batches = self._gather(rows)
         if w.side_by_side:
             self.batches = jax.tree.map(lambda a: a.swapaxes(0, 1), self.batches)
+        if w.guided:  # and all examples of the cohort that reports gradients
+            everything = pick(w.clients, size=(w.cohort, 1)) * w.examples + np.arange(w.examples)
+            self.batches = (self._gather(everything), self.batches)
         self.project = projection_simplex if self.problem.y0.shape == (CLASSES,) else lambda y: y
         self.program = jax.jit(self._rounds)
 
@@ -47,14 +51,25 @@ class Floor:
     def loss(self) -> float:
         return mean_loss(self.problem, self.clients, *self.z)
 
+    def _gather(self, rows: np.ndarray) -> Tree:
+        return jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[rows]), self.clients.fields)
+
     def _rounds(self, z: Tree, batches: Tree, rounds: Any) -> Tree:
         round_ = self._side_by_side if self.workload.side_by_side else self._one_after_another
         if self.workload.name == "E":
             round_ = self._scaff_pd
+        elif self.workload.guided:
+            round_ = self._cd_mage
         return jax.lax.fori_loop(0, rounds, lambda _, z: round_(z, batches), z)
 
     def _step(self, z: Tree, batch: Tree) -> Tree:
-        gx, gy = jax.grad(self.problem.loss, argnums=(0, 1))(*z, batch)
+        return self._move(z, self._gradient(z, batch))
+
+    def _gradient(self, z: Tree, batch: Tree) -> Tree:
+        return jax.grad(self.problem.loss, argnums=(0, 1))(*z, batch)
+
+    def _move(self, z: Tree, direction: Tree) -> Tree:
+        gx, gy = direction
         x = jax.tree.map(lambda p, g: p - self.workload.lr_x * g, z[0], gx)
         return x, self.project(z[1] + self.workload.lr_y * gy)
 
@@ -74,6 +89,19 @@ class Floor:
         each, _ = jax.lax.scan(step, each, batches, unroll=2)
         return jax.tree.map(lambda a: jnp.tensordot(w, a, 1), each), w
 
+    def _cd_mage(self, z: Tree, batches: Tree) -> Tree:
+        """Take the gradients that CD-MAGE takes: a cohort's full ones at z, then two a step, at the client's point and at z."""
+        full, batches = batches
+        report = lambda total, batch: (jax.tree.map(jnp.add, total, self._gradient(z, batch)), None)
+        total, _ = jax.lax.scan(report, jax.tree.map(jnp.zeros_like, z), full)
+        estimate = jax.tree.map(lambda a: a / self.workload.cohort, total)
+
+        def step(now: Tree, batch: Tree) -> Tree:
+            here, there = self._gradient(now, batch), self._gradient(z, batch)
+            return self._move(now, jax.tree.map(lambda g, g_z, u: g - g_z + u, here, there, estimate))
+
+        return self._in_turn(step, z, batches)
+
     def _side_by_side(self, z: Tree, batches: Tree) -> Tree:
         """Take each step on all clients at once; batches are [step, client, ...]."""
         each = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.workload.cohort, *a.shape)), z)
@@ -81,10 +109,13 @@ class Floor:
         return jax.tree.map(lambda a: jnp.mean(a, axis=0), each)
 
     def _one_after_another(self, z: Tree, batches: Tree) -> Tree:
-        """Take all steps of a client, then of the next; batches are [client, step, ...]."""
+        return self._in_turn(self._step, z, batches)
+
+    def _in_turn(self, step: Callable[[Tree, Tree], Tree], z: Tree, batches: Tree) -> Tree:
+        """Take all steps of a client, then of the next, and average; batches are [client, step, ...]."""
 
         def client(total: Tree, batches: Tree) -> tuple[Tree, None]:
-            end, _ = jax.lax.scan(lambda z, batch: (self._step(z, batch), None), z, batches, unroll=2)
+            end, _ = jax.lax.scan(lambda z, batch: (step(z, batch), None), z, batches, unroll=2)
             return jax.tree.map(jnp.add, total, end), None
 
         total, _ = jax.lax.scan(client, jax.tree.map(jnp.zeros_like, z), batches)

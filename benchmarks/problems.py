@@ -11,7 +11,7 @@ import optax
 
 import fedminimax as fm
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.models import CNN, MLP, Logistic
+from fedminimax.models import CNN, MLP, LeNet5, Logistic
 from fedminimax.problems import wgan
 from workloads import CLASSES, GAN_PENALTY, RHO, ROBUST_PENALTY, Workload
 
@@ -31,10 +31,13 @@ def build(workload: Workload) -> tuple[Any, fm.ClientData, Algorithm]:
         sizes = {"local_steps": workload.steps, "batch_size": workload.batch, "report_size": workload.batch}
         problem = _against_client_weights(Logistic(CLASSES), workload).bind(clients)[0]
         return problem, clients, fm.ScaffPD(tau, workload.lr_y, **sizes)
+    problem = _problem(workload, clients)
+    if workload.guided:
+        return problem, clients, fm.CDMAGE(**common)
     if workload.smoothing is None:
-        return _problem(workload), clients, fm.LocalSGDA(**common)
+        return problem, clients, fm.LocalSGDA(**common)
     p, beta = workload.smoothing
-    return _problem(workload), clients, fm.FessGDA(**common, p=p, beta=beta)
+    return problem, clients, fm.FessGDA(**common, p=p, beta=beta)
 
 
 def mean_loss(problem: Any, clients: fm.ClientData, x: Any, y: Any, chunk: int = 500) -> float:
@@ -45,13 +48,15 @@ def mean_loss(problem: Any, clients: fm.ClientData, x: Any, y: Any, chunk: int =
     return sum(float(loss(x, y, jax.tree.map(lambda a, s=s: a[s], clients.fields))) for s in slices) / parts
 
 
-def _problem(workload: Workload) -> fm.MinimaxProblem:
+def _problem(workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:
     if workload.name == "A":
         return _against_class_weights(Logistic(CLASSES), workload)
-    if workload.name == "B":
+    if workload.name in "BG":
         return _against_perturbation(MLP((200, 200), CLASSES), workload)
     if workload.name == "C":
         return _against_class_weights(CNN(CLASSES), workload)
+    if workload.name == "F":
+        return _against_auc_dual(LeNet5(CLASSES, last_relu=True), workload, clients)
     return wgan(GAN_PENALTY, clients=workload.clients).problem
 
 
@@ -73,8 +78,13 @@ def _against_perturbation(model: Any, workload: Workload) -> fm.MinimaxProblem:
     return fm.MinimaxProblem(loss, x0, jnp.zeros(workload.shape))
 
 
+def _against_auc_dual(model: Any, workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:
+    problem = fm.problems.auc(model, clients, score="softmax")
+    return problem.replace(x0={**problem.x0, "theta": _start_weights(model, workload)})
+
+
 def _against_client_weights(model: Any, workload: Workload) -> fm.RobustProblem:
-    _, x0 = _classifier(model, workload)
+    x0 = _start_weights(model, workload)
 
     def loss(x: Any, batch: Any) -> jax.Array:
         wrong = model.apply({"params": x}, batch["inputs"]) - jax.nn.one_hot(batch["labels"], CLASSES)
@@ -84,14 +94,19 @@ def _against_client_weights(model: Any, workload: Workload) -> fm.RobustProblem:
 
 
 def _classifier(model: Any, workload: Workload) -> tuple[Callable[..., jax.Array], Any]:
-    """Return the cross-entropy of a model and its weights, the layers being those of the workload, in order."""
+    """Return the cross-entropy of a model and its weights at the start."""
 
     def entropy(x: Any, inputs: jax.Array, labels: jax.Array) -> jax.Array:
         return optax.softmax_cross_entropy_with_integer_labels(model.apply({"params": x}, inputs), labels)
 
+    return entropy, _start_weights(model, workload)
+
+
+def _start_weights(model: Any, workload: Workload) -> Any:
+    """Return a model's weights at the start, the layers being those of the workload, in order."""
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *workload.shape))))["params"]
     # Flax sorts by name: within a layer the bias comes before the kernel.
     leaves = [jnp.asarray(leaf) for kernel, bias in workload.start_layers() for leaf in (bias, kernel)]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(shapes)]:
         raise ValueError(f"The layers of workload {workload.name} are not those of {model}.")
-    return entropy, jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)

@@ -1,4 +1,4 @@
-"""The plain PyTorch loop with images and kernels channels last in memory, where its convolutions are faster. Workload C."""
+"""The plain PyTorch loop with images and kernels channels last in memory, where convolutions are faster. Workloads C and F."""
 
 from __future__ import annotations
 

@@ -40,6 +40,9 @@ class TorchLoop:
         if w.name == "E":
             self._scaff_pd()
             return
+        if w.guided:
+            self._cd_mage()
+            return
         mean = [torch.zeros_like(p) for p in [*self.x, self.y]]
         for client in torch.randperm(w.clients)[: w.cohort].tolist():
             for total, end in zip(mean, self._local(client), strict=True):
@@ -93,6 +96,37 @@ class TorchLoop:
             for total, end, p in zip(moved, u, self.x, strict=True):
                 total.add_(end - p, alpha=float(self.y[client]))
         self.x = [p + change for p, change in zip(self.x, moved, strict=True)]
+
+    def _cd_mage(self) -> None:
+        """CD-MAGE, Algorithms 2 and 3: a cohort's full gradients, then another cohort's local steps that follow their mean."""
+        w = self.workload
+        z = [p.clone().requires_grad_() for p in [*self.x, self.y]]
+        estimate = [torch.zeros_like(p) for p in z]
+        for client in torch.randperm(w.clients)[: w.cohort].tolist():
+            own = slice(client * w.examples, (client + 1) * w.examples)
+            batch = {name: array[own] for name, array in self.data.items()}
+            for total, g in zip(estimate, torch.autograd.grad(loss(w, z[:-1], z[-1], batch), z), strict=True):
+                total.add_(g, alpha=1 / w.cohort)
+        mean = [torch.zeros_like(p) for p in z]
+        for client in torch.randperm(w.clients)[: w.cohort].tolist():
+            for total, end in zip(mean, self._guided(client, z, estimate), strict=True):
+                total.add_(end, alpha=1 / w.cohort)
+        *self.x, self.y = mean
+
+    def _guided(self, client: int, start: Tensors, estimate: Tensors) -> Tensors:
+        """Return (x, y) after a client's local steps along grad(z) - grad(start) + estimate, one batch for both."""
+        w = self.workload
+        z = [p.detach().clone().requires_grad_() for p in start]
+        rates = [w.lr_x] * len(self.x) + [-w.lr_y]  # down in x, up in y
+        for _ in range(w.steps):
+            rows = client * w.examples + torch.randint(w.examples, (w.batch,))
+            batch = {name: array[rows] for name, array in self.data.items()}
+            here = torch.autograd.grad(loss(w, z[:-1], z[-1], batch), z)
+            there = torch.autograd.grad(loss(w, start[:-1], start[-1], batch), start)
+            with torch.no_grad():
+                for p, g, g_start, u, rate in zip(z, here, there, estimate, rates, strict=True):
+                    p.sub_(g - g_start + u, alpha=rate)
+        return [p.detach() for p in z]
 
     def _gradient(self, x: Tensors, client: int) -> tuple[torch.Tensor, Tensors]:
         """Return the loss and the gradient of a client on a fresh minibatch."""

@@ -29,7 +29,7 @@ def tensors(workload: Workload, memory_format: torch.memory_format = torch.conti
 
 
 def start_x(workload: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Tensors:
-    """Return where the min player starts: weight and bias of each layer, in PyTorch's order."""
+    """Return where the min player starts: weight and bias of each layer, in PyTorch's order; for F then a and b."""
     if workload.name == "D":
         return [torch.ones(2)]
     x: Tensors = []
@@ -45,7 +45,7 @@ def start_x(workload: Workload, memory_format: torch.memory_format = torch.conti
             weight = weight.T.contiguous()
         channels = len(bias) if kernel.ndim == 4 else 0
         x += [weight, torch.from_numpy(bias)]
-    return x
+    return [*x, torch.zeros(()), torch.zeros(())] if workload.name == "F" else x
 
 
 def start_y(workload: Workload) -> torch.Tensor:
@@ -56,6 +56,8 @@ def start_y(workload: Workload) -> torch.Tensor:
         "C": torch.full((CLASSES,), 1.0 / CLASSES),
         "D": torch.zeros(2),
         "E": torch.full((workload.clients,), 1.0 / workload.clients),
+        "F": torch.zeros(()),
+        "G": torch.zeros(workload.shape),
     }[workload.name]
 
 
@@ -68,7 +70,9 @@ def loss(workload: Workload, x: Tensors, y: torch.Tensor, batch: Batch) -> torch
     inputs, labels = batch["inputs"], batch["labels"]
     if workload.name == "E":  # y, the weights on clients, is the server's own
         return 0.5 * ((_scores(x, inputs) - F.one_hot(labels, CLASSES)) ** 2).sum(dim=1).mean()
-    if workload.name == "B":
+    if workload.name == "F":
+        return _auc(workload.positive, x, y, inputs, labels > 0)
+    if workload.name in "BG":
         return F.cross_entropy(_scores(x, inputs + y), labels) - ROBUST_PENALTY / 2 * (y**2).sum()
     entropy = F.cross_entropy(_scores(x, inputs), labels, reduction="none")
     return (CLASSES * y[labels] * entropy).mean()
@@ -94,12 +98,21 @@ def mean_loss(workload: Workload, x: Tensors, y: torch.Tensor, data: Batch, chun
     return sum(float(loss(workload, x, y, {n: a[s] for n, a in data.items()})) for s in slices) / parts
 
 
-def _scores(x: Tensors, h: torch.Tensor) -> torch.Tensor:
+def _auc(tau: float, x: Tensors, y: torch.Tensor, inputs: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+    """Return the AUC's minimax loss, the score being the first component of the softmax; tau is the share of positives."""
+    *layers, a, b = x
+    h = F.softmax(F.relu(_scores(layers, inputs, padding=0)), dim=1)[:, 0]
+    squares = torch.where(positive, (1 - tau) * (h - a) ** 2, tau * (h - b) ** 2)
+    linear = torch.where(positive, -(1 - tau) * h, tau * h)
+    return (squares + 2 * (1 + y) * linear).mean() - tau * (1 - tau) * y**2
+
+
+def _scores(x: Tensors, h: torch.Tensor, padding: int = 1) -> torch.Tensor:
     last = len(x) - 2
     for k in range(0, len(x), 2):
         weight, bias = x[k], x[k + 1]
         if weight.ndim == 4:
-            h = F.max_pool2d(F.relu(F.conv2d(h, weight, bias, padding=1)), 2)
+            h = F.max_pool2d(F.relu(F.conv2d(h, weight, bias, padding=padding)), 2)
         else:
             h = F.linear(h.flatten(1), weight, bias)
             h = F.relu(h) if k < last else h

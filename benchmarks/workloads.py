@@ -6,12 +6,13 @@ NumPy only, so that every contender can import it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 CLASSES = 10
 ROBUST_PENALTY = 1.0
-"""lambda in B's loss: cross-entropy(x, a + y) - lambda / 2 ||y||^2."""
+"""lambda in the loss of B and G: cross-entropy(x, a + y) - lambda / 2 ||y||^2."""
 GAN_PENALTY = 0.001
 """lambda in D's loss."""
 RHO, SIGMA = 0.1, 0.1
@@ -29,7 +30,7 @@ class Workload:
         name: its letter.
         title: what it is.
         clients: N.
-        cohort: S, the clients of a round.
+        cohort: S, the clients of a round (CD-MAGE: of each of its two phases).
         steps: K, the local steps.
         batch: B, the examples of a step.
         examples: how many each client has.
@@ -37,7 +38,8 @@ class Workload:
         lr_y: the step size of the max player.
         side_by_side: whether clients are faster vectorised than one after another (the floor's layout).
         check_rounds: after how many rounds the contenders' losses are compared.
-        smoothing: FESS-GDA's (p, beta); None for Local SGDA.
+        smoothing: FESS-GDA's (p, beta); None for other methods.
+        guided: whether the method is CD-MAGE.
         shape: of one input.
         layers: shapes of the kernels of x.
     """
@@ -54,6 +56,7 @@ class Workload:
     side_by_side: bool
     check_rounds: int
     smoothing: tuple[float, float] | None = None
+    guided: bool = False
     shape: tuple[int, ...] = ()
     layers: tuple[tuple[int, ...], ...] = ()
 
@@ -62,15 +65,24 @@ class Workload:
         """The examples of all clients together."""
         return self.clients * self.examples
 
+    @cached_property
+    def positive(self) -> float:
+        """The share of examples whose label is above zero: tau in F's loss."""
+        return float(np.mean(self.data()["labels"] > 0))
+
     def data(self) -> dict[str, np.ndarray]:
-        """Return all clients' examples, client after client: random inputs, labelled by a random linear map."""
+        """Return all clients' examples, client after client: random inputs, labelled by a random linear map.
+
+        F tells the first class, about a tenth of the examples, from all others.
+        """
         rng = np.random.default_rng(0)
         if self.name == "D":
             return {"z": rng.normal(size=self.total).astype(np.float32)}
         inputs = rng.standard_normal((self.total, *self.shape), np.float32) * np.float32(0.3)
         flat = inputs.reshape(self.total, -1)
         scores = flat @ rng.standard_normal((flat.shape[1], CLASSES), np.float32)
-        return {"inputs": inputs, "labels": scores.argmax(axis=1).astype(np.int32)}
+        labels = scores.argmax(axis=1)
+        return {"inputs": inputs, "labels": (labels == 0 if self.name == "F" else labels).astype(np.int32)}
 
     def start_layers(self) -> Layers:
         """Return where the layers of x start: normal entries of variance 1 / fan-in, and zeros."""
@@ -156,6 +168,38 @@ WORKLOADS = {
             check_rounds=5,
             shape=(256,),
             layers=((256, 10),),
+        ),
+        Workload(
+            name="F",
+            title="LeNet5 scores against the AUC's dual variable, CD-MAGE",
+            clients=100,
+            cohort=5,
+            steps=12,
+            batch=10,
+            examples=120,
+            lr_x=0.05,
+            lr_y=0.05,
+            side_by_side=False,
+            check_rounds=20,
+            guided=True,
+            shape=(28, 28, 1),
+            layers=((5, 5, 1, 6), (5, 5, 6, 16), (256, 120), (120, 84), (84, 10)),
+        ),
+        Workload(
+            name="G",
+            title="MLP 784-200-200-10 against a shared perturbation, CD-MAGE",
+            clients=100,
+            cohort=5,
+            steps=12,
+            batch=10,
+            examples=120,
+            lr_x=0.05,
+            lr_y=0.05,
+            side_by_side=False,
+            check_rounds=20,
+            guided=True,
+            shape=(784,),
+            layers=((784, 200), (200, 200), (200, 10)),
         ),
     )
 }

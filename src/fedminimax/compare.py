@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -123,7 +124,7 @@ def upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algori
     """Return how many floats a round of a method sends up when everybody answers, without running it."""
     bound, data = check_input(problem, clients, algorithm, 0)
     simulator = Simulator(bound, Conditions(), Layout(MAP))
-    weights = np.asarray(bound.client_weights(data))
+    weights = jnp.asarray(bound.client_weights(data))
     carry = jax.eval_shape(lambda: simulator.start(algorithm, data))
     jax.eval_shape(lambda c: simulator.one_round(algorithm, data, weights, keys.root(0), c, 0, None), carry)
     return sum(message.places * sum(message.up.values()) for message in simulator.messages)

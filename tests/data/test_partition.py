@@ -286,3 +286,10 @@ def test_wrong_input_is_named(call, message):
         call()
     assert message in str(error.value)
     assert str(error.value).endswith(".")
+
+
+def test_one_class_against_the_rest():
+    assert partition.one_vs_rest([3, 0, 3, 1], 3).tolist() == [1, 0, 1, 0]
+    for labels, message in (([1, 2], "No labels are 3"), ([3, 3], "All labels are 3")):
+        with pytest.raises(InputError, match=message):
+            partition.one_vs_rest(labels, 3)

@@ -106,6 +106,20 @@ def by_class(labels: npt.ArrayLike, clients: int, seed: int = 0) -> Owner:
     return _deal(order[np.argsort(labels[order], kind="stable")], clients)
 
 
+def one_vs_rest(labels: npt.ArrayLike, positive: int) -> npt.NDArray[np.int32]:
+    """Return 1 for the examples of one class and 0 for all others: the labels of a detector, or for :func:`problems.auc`.
+
+    Args:
+        labels: the class of each example.
+        positive: the class that counts as positive.
+    """
+    labels = _labels(labels)
+    chosen = labels == positive
+    if not chosen.any() or chosen.all():
+        raise InputError(f"{'All' if chosen.any() else 'No'} labels are {positive!r}: choose a class that some examples have.")
+    return chosen.astype(np.int32)
+
+
 def major_class(labels: npt.ArrayLike, clients: int, share: float = 0.25, seed: int = 0) -> Owner:
     """A share of each client's data is from one class, its major class, and the rest is IID.
 

@@ -193,7 +193,7 @@ def in_batches(fn: Callable[[Tree], Tree], rows: Tree) -> Tree:
 def examples_of(clients: ClientData, data: Any) -> Any:
     """Return the arrays to measure on: held-out ``data`` (ClientData, or arrays), or the clients' own, with both fields."""
     given = clients if data is None else data
-    fields = given.fields if isinstance(given, ClientData) else given
+    fields = given if isinstance(given, Mapping) else given.fields
     if not isinstance(fields, Mapping) or not {"inputs", "labels"} <= set(fields):
         raise InputError("The examples to measure on need the fields 'inputs' and 'labels': give ClientData or a dict of both.")
     return fields
