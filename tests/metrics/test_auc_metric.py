@@ -49,9 +49,13 @@ def test_auc_is_scikit_learns(count, ties, monkeypatch):
     expected = roc_auc_score(labels, scores)
     assert float(measure(metrics.AUC(), clients)) == pytest.approx(expected, abs=1e-7)
     assert metrics.auc_score(scores, labels) == pytest.approx(expected, abs=1e-14)
-    for held_out in (clients, {"inputs": scores[:, None], "labels": 2 * labels - 1}):  # labels of -1 and +1 as well
-        other = federation(-scores, labels, clients=2)
-        assert float(measure(metrics.AUC(held_out), other)) == pytest.approx(expected, abs=1e-7)
+
+
+def test_held_out_examples_of_clients_or_of_nobody():
+    scores, labels = draw(37, seed=8, ties=True)
+    training = federation(-scores, labels, clients=2)
+    for held_out in (federation(scores, labels), {"inputs": scores[:, None], "labels": 2 * labels - 1}):  # -1 and +1 as well
+        assert float(measure(metrics.AUC(held_out), training)) == pytest.approx(roc_auc_score(labels, scores), abs=1e-7)
 
 
 def test_cases_by_hand():
@@ -87,7 +91,7 @@ def test_auc_is_exact_beyond_32_bits():
     assert abs(got - roc_auc_score(labels, scores)) < 1e-7
 
 
-@pytest.mark.parametrize("bins", [1, 2, 10, 64])
+@pytest.mark.parametrize("bins", [1, 10, 64])
 def test_the_histograms_error_holds(bins, x64):
     for seed in range(20):
         rng = np.random.default_rng(seed)
