@@ -215,7 +215,7 @@ def _lines(name: str, content: dict[str, Any]) -> Iterator[Line]:
                 ratio_,
                 met,
                 f"{told['warm_up_seconds']:.1f}",
-                f"{told['loss']['before']:.4f} -> {told['loss']['after']:.4f}",
+                f"{told['loss']['before']:#.4g} -> {told['loss']['after']:#.4g}",
             )
 
 

@@ -1,4 +1,4 @@
-"""The plain PyTorch loop with images and kernels channels last in memory, where convolutions are faster. Workloads C and F."""
+"""The plain PyTorch loop with images and kernels channels last in memory, for the convolutions of workloads C and F."""
 
 from __future__ import annotations
 
