@@ -18,6 +18,7 @@ from fedminimax.algorithms import (  # noqa: E402
     CDMAGEPlus,
     CODAPlus,
     Constants,
+    DecentralizedExtraGradient,
     DeltaFL,
     ExtraStepLocalSGD,
     FedAvg,
@@ -25,8 +26,11 @@ from fedminimax.algorithms import (  # noqa: E402
     FedNormSGDAPlus,
     FedProx,
     FessGDA,
+    LocalExtraStep,
+    LocalNN,
     LocalSGDA,
     LocalSGDAPlus,
+    LocalTraining,
     Momentum,
     ParallelSGDA,
     Plain,
@@ -34,6 +38,8 @@ from fedminimax.algorithms import (  # noqa: E402
     QFedAvg,
     Scaffold,
     ScaffPD,
+    Sliding,
+    SlidingNN,
     SmoothedGDA,
     Weighted,
 )
@@ -42,9 +48,10 @@ from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
 from fedminimax.engines.availability import Availability, Delay, Trace, Wave  # noqa: E402
 from fedminimax.engines.guard import Guard  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
+from fedminimax.network import Network  # noqa: E402
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402
 from fedminimax.players import Point  # noqa: E402
-from fedminimax.problems import MinimaxProblem, RobustProblem, Task  # noqa: E402
+from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task  # noqa: E402
 from fedminimax.result import Result  # noqa: E402
 from fedminimax.run import run  # noqa: E402
 from fedminimax.schedules import Piecewise, PowerDecay  # noqa: E402
@@ -70,6 +77,7 @@ __all__ = [
     "ClientSteps",
     "Constants",
     "Curves",
+    "DecentralizedExtraGradient",
     "Delay",
     "DeltaFL",
     "ExtraStepLocalSGD",
@@ -81,11 +89,16 @@ __all__ = [
     "GeneratedClients",
     "Guard",
     "InputError",
+    "LocalExtraStep",
+    "LocalNN",
     "LocalSGDA",
     "LocalSGDAPlus",
+    "LocalTraining",
     "MinimaxProblem",
     "Momentum",
+    "Network",
     "ParallelSGDA",
+    "PersonalizedProblem",
     "Piecewise",
     "Plain",
     "Point",
@@ -97,6 +110,8 @@ __all__ = [
     "RobustProblem",
     "ScaffPD",
     "Scaffold",
+    "Sliding",
+    "SlidingNN",
     "SmoothedGDA",
     "Sweep",
     "Task",

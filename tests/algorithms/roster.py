@@ -19,12 +19,14 @@ class Row:
     @property
     def tasks(self) -> tuple[str, ...]:
         """The small problems that it is run on, the main one first."""
+        if self.algorithm.solves is fm.PersonalizedProblem:
+            return "nodes", "node models"
         return ("regression", "classification") if self.algorithm.solves is fm.RobustProblem else ("quadratic", "fair")
 
     @property
     def has_y(self) -> bool:
         """Whether the method moves a max player."""
-        return len(self.rates) > 1
+        return len(self.rates) > 1 or self.algorithm.solves is fm.PersonalizedProblem
 
     def with_rates(self, rate: Any) -> Any:
         """Return the method with all its step sizes set to one value or schedule."""
@@ -72,4 +74,13 @@ ROSTER = [
     Row(fm.AFL(0.02, 0.02, local_steps=3, batch_size=4), rates=("lr_x", "lr_w")),
     Row(fm.DRFA(**_model, lr_w=0.01), rates=("lr_x", "lr_w")),
     Row(fm.ScaffPD(0.02, 0.02, mu_x=0.2, local_steps=3, batch_size=4), rates=("tau", "sigma")),
+]
+
+NODES = [
+    Row(fm.LocalTraining(**_common, local_steps=3, batch_size=4)),
+    Row(fm.DecentralizedExtraGradient(**_common, batch_size=4)),
+    Row(fm.Sliding(0.05, 0.3, inner_steps=3, batch_size=4), rates=("gamma",)),
+    Row(fm.SlidingNN(**_common, local_steps=3, batch_size=4)),
+    Row(fm.LocalExtraStep(0.02, 0.4), rates=("gamma",)),
+    Row(fm.LocalNN(**_common, local_steps=3, batch_size=4)),
 ]

@@ -16,7 +16,7 @@ from fedminimax.data import ClientData
 from fedminimax.engines import wire
 
 sys.path.insert(0, str(Path(__file__).parent))
-from roster import ROSTER
+from roster import NODES, ROSTER
 
 ROUNDS = 4
 
@@ -26,8 +26,9 @@ def case(row, *more):
     return pytest.param(row, *more, id="-".join((row.name, *more)), marks=pytest.mark.xdist_group(row.name))
 
 
-every_row = pytest.mark.parametrize("row", [case(row) for row in ROSTER])
-every_method = pytest.mark.parametrize("row", [case(row) for row in ROSTER if not row.variant])
+every_row = pytest.mark.parametrize("row", [case(row) for row in [*ROSTER, *NODES]])
+every_method = pytest.mark.parametrize("row", [case(row) for row in [*ROSTER, *NODES] if not row.variant])
+every_cohort = pytest.mark.parametrize("row", [case(row) for row in ROSTER if not row.variant])
 
 
 @functools.cache  # one problem object a task: its compiled programs are then shared by all tests
@@ -35,6 +36,8 @@ def make_task(name):
     """Return a ready-made small problem, with clients of unequal weight or size."""
     if name == "quadratic":
         return fm.problems.quadratic(5, examples=6, noise=0.3, weights=[1, 2, 3, 4, 5])
+    if name == "nodes":
+        return fm.problems.personalized_quadratic(fm.Network.ring(5), 0.7, examples=6, noise=0.3)
     if name == "regression":
         task = fm.problems.robust_regression(5, 4, 6, rho=0.1, sigma=0.5)
         return dataclasses.replace(task, problem=task.problem.replace(weights=[1, 2, 3, 4, 5]))
@@ -42,6 +45,9 @@ def make_task(name):
     labels = np.arange(60) % 3
     fields = {"inputs": (rng.normal(size=(60, 4)) + labels[:, None]).astype(np.float32), "labels": labels.astype(np.int32)}
     clients = ClientData.from_owner(fields, np.repeat(np.arange(5), [6, 6, 6, 21, 21]))
+    if name == "node models":
+        made = fm.problems.personalized_training(fm.models.Logistic(3), clients, 3, 0.3, fm.Network.star(5))
+        return fm.Task(made, clients)
     if name == "classification":
         return fm.Task(fm.problems.robust_model(fm.models.Linear(3), clients, 3, penalty=fm.CVaR(0.5)), clients)
     return fm.Task(fm.problems.fair_classification(fm.models.Logistic(3), clients, 3, penalty=0.1), clients)
@@ -60,7 +66,9 @@ def close(a, b, tolerance=1e-10):
 def go(task, algorithm, **options):
     # One layout and one kind of record wherever they are not what is tested: the tests of a row then share their programs.
     fixed = {"strategy": "vmap", "devices": 1, "record": True}
-    defaults = {"rounds": ROUNDS, "seed": 3, "eval_every": ROUNDS, "metrics": fm.metrics.Value(), **fixed}
+    alone = isinstance(task.problem, fm.PersonalizedProblem)
+    value = {"value": fm.metrics.Residual()} if alone else fm.metrics.Value()
+    defaults = {"rounds": ROUNDS, "seed": 3, "eval_every": ROUNDS, "metrics": value, **fixed}
     return fm.run(task.problem, task.clients, algorithm, **{**defaults, **options})
 
 
@@ -73,7 +81,7 @@ def first_state(row, task):
 
 
 def test_every_method_has_a_row():
-    rows = {type(row.algorithm).__name__ for row in ROSTER}
+    rows = {type(row.algorithm).__name__ for row in [*ROSTER, *NODES]}
     constructors = {name for name, cls in ALGORITHMS.items() if not isinstance(cls, type)}
     assert rows == set(ALGORITHMS) - constructors
 
@@ -169,7 +177,7 @@ def test_points_stay_in_their_sets(row):
     assert bool(problem.y_set.contains(result.y, tol=1e-6))
 
 
-@every_method
+@every_cohort
 def test_a_poisoned_client_never_reaches_the_model(row, x64):
     task = make_task(row.tasks[0])
     poisoned = jax.tree.map(np.array, task.clients.fields)
@@ -184,7 +192,7 @@ def test_a_poisoned_client_never_reaches_the_model(row, x64):
         assert not np.isfinite(np.asarray(jax.tree.leaves(through.x)[0])).all()
 
 
-@every_method
+@every_cohort
 def test_when_nobody_answers_nothing_breaks(row, x64):
     task = make_task(row.tasks[0])
     start = first_state(row, task)
@@ -196,7 +204,7 @@ def test_when_nobody_answers_nothing_breaks(row, x64):
     assert result.costs["floats_up"].sum() == 0
 
 
-@every_method
+@every_cohort
 def test_availability_agrees_on_both_engines_and_replays(row, task):
     chance = fm.Availability(probability=(0.9, 0.7, 0.5, 0.8, 0.6), over_invite=1.4)
     recorded = go(task, row.algorithm, availability=chance)
@@ -207,7 +215,7 @@ def test_availability_agrees_on_both_engines_and_replays(row, task):
         assert costs == {k: v.tolist() for k, v in other.costs.items()}
 
 
-@every_method
+@every_cohort
 def test_cohorts_are_sets_and_matter(row, task):
     recorded = go(task, row.algorithm)
     everybody = tuple(np.ones_like(a) for a in recorded.trace.answers)

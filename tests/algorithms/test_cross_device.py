@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedminimax as fm
-from fedminimax.problems.quadratic import _client_means, saddle
+from fedminimax.problems.quadratic import client_means, saddle
 
 LOCAL = {"lr_x": 0.03, "lr_y": 0.05, "local_steps": 4, "batch_size": 3, "cohort_size": 4}
 FULL = {"lr_x": 0.02, "lr_y": 0.02, "local_steps": 5}
@@ -39,7 +39,7 @@ def distance(task, result):
 
 def gradients(task, x, y):
     """Return every client's full gradient at (x, y), [N, dim], from the matrices."""
-    m = _client_means(task.clients)
+    m = client_means(task.clients)
     gx = np.einsum("nij,j->ni", m["A"], x) + np.einsum("nij,j->ni", m["B"], y) + m["a"]
     gy = np.einsum("nji,j->ni", m["B"], x) - np.einsum("nij,j->ni", m["C"], y) + m["b"]
     return gx, gy
@@ -294,7 +294,7 @@ def test_extra_steps_solve_a_bilinear_game_where_plain_ones_spiral_out(x64):
 
 def constants_of(task):
     """Return the constants of the paper's assumptions for a quadratic, from its matrices."""
-    m = _client_means(task.clients)
+    m = client_means(task.clients)
     top = lambda M: max(np.linalg.norm(part, 2) for part in M)
     mean = {k: v.mean(0) for k, v in m.items()}
     mu = np.linalg.eigvalsh(mean["C"]).min()

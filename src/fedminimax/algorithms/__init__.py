@@ -5,6 +5,7 @@ from fedminimax.algorithms.base import ALGORITHMS, Algorithm, algorithm, state, 
 from fedminimax.algorithms.catalyst_scaffold import CatalystScaffoldS
 from fedminimax.algorithms.cd_mage import CDMA, CDMAGE, CDMAGEPlus, Constants
 from fedminimax.algorithms.coda import CODASCA, CODAPlus
+from fedminimax.algorithms.decentralized import DecentralizedExtraGradient, LocalTraining
 from fedminimax.algorithms.delta_fl import DeltaFL
 from fedminimax.algorithms.drfa import DRFA
 from fedminimax.algorithms.extra_step import ExtraStepLocalSGD
@@ -12,11 +13,13 @@ from fedminimax.algorithms.fed_avg import FedAvg, FedProx
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDA, FedNormSGDAPlus
 from fedminimax.algorithms.fess_gda import FessGDA, SmoothedGDA
 from fedminimax.algorithms.fsgda import FSGDA, SAGDA
+from fedminimax.algorithms.local_extra_step import LocalExtraStep, LocalNN
 from fedminimax.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
 from fedminimax.algorithms.parallel_sgda import ParallelSGDA
 from fedminimax.algorithms.q_fed_avg import QFedAvg
 from fedminimax.algorithms.scaff_pd import ScaffPD
 from fedminimax.algorithms.scaffold import Scaffold
+from fedminimax.algorithms.sliding import Sliding, SlidingNN
 from fedminimax.algorithms.solvers import Momentum, Plain, Proximal, Weighted
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "CODAPlus",
     "CatalystScaffoldS",
     "Constants",
+    "DecentralizedExtraGradient",
     "DeltaFL",
     "ExtraStepLocalSGD",
     "FedAvg",
@@ -40,8 +44,11 @@ __all__ = [
     "FedNormSGDAPlus",
     "FedProx",
     "FessGDA",
+    "LocalExtraStep",
+    "LocalNN",
     "LocalSGDA",
     "LocalSGDAPlus",
+    "LocalTraining",
     "Momentum",
     "ParallelSGDA",
     "Plain",
@@ -49,6 +56,8 @@ __all__ = [
     "QFedAvg",
     "ScaffPD",
     "Scaffold",
+    "Sliding",
+    "SlidingNN",
     "SmoothedGDA",
     "Weighted",
     "algorithm",

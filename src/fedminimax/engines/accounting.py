@@ -19,6 +19,10 @@ from fedminimax.players import Tree
 
 PLAYERS = ("x", "y", "other")
 _BITS = 11
+NOTHING = dict.fromkeys(PLAYERS, 0)
+"""The floats of what is not sent."""
+MIX = "mix"
+"""What an exchange between neighbours is called among the messages."""
 
 
 @dataclass(frozen=True)
@@ -101,5 +105,8 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
     costs["grad_evals"] = sum(part.sum(-1) << (_BITS * k) for k, part in enumerate(parts))
     costs["replies"] = counts.answered.sum(-1)
     costs["dropped"] = counts.dropped.sum(-1)
+    exchanges = [m.function == MIX for m in messages]
+    if any(exchanges):
+        costs["gossip_rounds"] = (counts.answered[..., exchanges] > 0).sum(-1)
     costs["waited"] = np.asarray(traffic.waited, np.float64).sum(-1)
     return costs

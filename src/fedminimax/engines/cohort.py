@@ -22,6 +22,7 @@ from fedminimax.engines.availability import Availability, Trace
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.keys import Key
 from fedminimax.errors import InputError
+from fedminimax.network import Network
 from fedminimax.players import Tree
 
 ClientFunction = Callable[..., Any]
@@ -117,6 +118,28 @@ class Round(ABC):
     ) -> Executed:
         """Run ``fn`` on the cohort's clients; with weights return the weighted sum, without them the stacked replies."""
 
+    @abstractmethod
+    def mix(self, network: Network, rows: Tree, check: bool) -> tuple[Tree, Any]:
+        """Return W times the rows, and how many messages were ignored because they were not finite."""
+
+    def gossip(self, network: Network, rows: Tree, when: Any, check: bool) -> Tree:
+        """Carry out one exchange along all edges, if it is time for it, and count it."""
+        messages = 2 * len(network.edges)
+        takes_place = True if when is None else when
+        out, ignored = self.mix_if(network, rows, takes_place, check)
+        row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
+        self.messages.append(Message(accounting.MIX, accounting.NOTHING, accounting.measure_reply(row), messages))
+        count = jnp.where(takes_place, messages, 0)
+        self.traffic.append(Traffic(0, count, ignored, *accounting.split(0), 0.0))
+        return out
+
+    def mix_if(self, network: Network, rows: Tree, takes_place: Any, check: bool) -> tuple[Tree, Any]:
+        """Return what :meth:`mix` does, or zeros where there is no exchange."""
+        if takes_place is True:
+            return self.mix(network, rows, check)
+        nothing = lambda: (players.zeros_like(rows), jnp.zeros((), jnp.int32))
+        return jax.lax.cond(takes_place, lambda: self.mix(network, rows, check), nothing)
+
     @property
     @abstractmethod
     def has_client_state(self) -> bool:
@@ -168,7 +191,7 @@ class Clients:
     """
 
     def __init__(self, current: Round):
-        self._round = current
+        self._round = self.current = current
         self.count, self.weights, self.round = current.count, current.weights, current.t
 
     def sample(self, size: int | None, weights: Any = None, replace: bool = False) -> Cohort:
@@ -319,6 +342,16 @@ class Cohort:
         done = self._exchange(fn, broadcast, per_client, None)
         return Replies(done.value, done.accepted, self.ids)
 
+    def work(self, fn: ClientFunction, *shared: Tree, rows: tuple[Tree, ...] = ()) -> Tree:
+        """Return what clients make of what they have themselves, stacked: nothing is sent, and nothing is checked.
+
+        Args:
+            fn: the client's program.
+            shared: what everybody knows.
+            rows: what each has its own row of, [S, ...].
+        """
+        return self._exchange(fn, shared, rows, None, sent=False).value
+
     def mean(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
         """Return the weighted mean of the replies; by default the weights are p_i over those that replied.
 
@@ -343,7 +376,7 @@ class Cohort:
         return players.scale(done.value, share)
 
     def _exchange(
-        self, fn: ClientFunction, broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...], weights: Any
+        self, fn: ClientFunction, broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...], weights: Any, sent: bool = True
     ) -> Executed:
         current, availability = self._round, self._round.conditions.availability
         broadcast = tuple(jax.tree.map(jnp.asarray, b) for b in broadcast)
@@ -365,11 +398,12 @@ class Cohort:
             waited = jnp.asarray(trace.waited[nth])[current.t]
         elif delay is not None and seconds is not None:
             waited = delay.waited(seconds, present, expected)
-        down = accounting.measure_request(fn, broadcast, per_client)
+        down = accounting.measure_request(fn, broadcast, per_client) if sent else accounting.NOTHING
         done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights)
         answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
-        current.messages.append(Message(_function_name(fn), down, accounting.measure_reply(row), self.size))
+        up = accounting.measure_reply(row) if sent else accounting.NOTHING
+        current.messages.append(Message(_function_name(fn), down, up, self.size))
         current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations, waited))
         current.answers.append(jnp.ones(self.size, bool) if present is None else present)
         current.waited.append(jnp.asarray(waited, jnp.float32))

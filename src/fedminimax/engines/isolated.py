@@ -27,6 +27,7 @@ from fedminimax.engines.keys import Key
 from fedminimax.engines.simulator import Carry, Placed, Progress
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
+from fedminimax.network import Network
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
 from fedminimax.schedules import at_round
@@ -211,6 +212,29 @@ class IsolatedRound(Round):
         else:
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
         return Executed(total, jnp.sum(kept), expected.note, refused, evaluations)
+
+    def mix(self, network: Network, rows: Tree, check: bool) -> tuple[Tree, Any]:
+        """Send every node's row to its neighbours as bytes; each adds up what it is sent."""
+        row = lambda k: jax.tree.map(lambda a: np.asarray(a[k]), rows)
+        letters = [wire.encode(row(k)) for k in range(self.count)]
+        results, ignored = [], 0
+        for k in range(self.count):
+            own = row(k)
+            total = jax.tree.map(np.zeros_like, own)
+            for neighbour, weight in network.neighbours(k):
+                heard = wire.decode(letters[neighbour])
+                if check and not finite(heard):
+                    ignored += 1
+                elif not check or finite(own):
+                    total = jax.tree.map(lambda t, x, y, a=weight: t + np.asarray(a, t.dtype) * (x - y), total, own, heard)
+            results.append(total)
+        return jax.tree.map(lambda *parts: jnp.stack(parts), *results), jnp.asarray(ignored, jnp.int32)
+
+    def mix_if(self, network: Network, rows: Tree, takes_place: Any, check: bool) -> tuple[Tree, Any]:
+        """Return what :meth:`mix` does, or zeros where there is no exchange."""
+        if takes_place:
+            return self.mix(network, rows, check)
+        return players.zeros_like(rows), jnp.zeros((), jnp.int32)
 
     def _expected(self, function: str, algorithm: Algorithm, note: Tree, broadcast: Any, per_client: Any) -> Reply:
         """Return the shapes of a reply and of what a client will keep, which the server knows from the program alone."""

@@ -28,6 +28,7 @@ from fedminimax.engines.guard import finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.store import JOURNAL, ClientStore
 from fedminimax.errors import InputError
+from fedminimax.network import Network
 from fedminimax.players import Tree
 from fedminimax.problems.base import CHUNK
 from fedminimax.problems.robust import Problem
@@ -377,6 +378,17 @@ class SimulatedRound(Round):
             return Executed(value, accepted, note, sums.refused, sums.evaluations)
         total = players.scale(guard.combine(value, accepted), sums.weight) if stack else sums.value
         return Executed(total, sums.weight, note, sums.refused, sums.evaluations)
+
+    def mix(self, network: Network, rows: Tree, check: bool) -> tuple[Tree, Any]:
+        """Return W times the rows as a sum over edges, all at once."""
+        i, j = (jnp.asarray(ends) for ends in network.edges.T)
+        sound = jnp.ones(self.count, bool)
+        if check:
+            sound = jax.vmap(finite)(rows)
+            rows = jax.tree.map(lambda x: jnp.where(sound.reshape(-1, *[1] * (x.ndim - 1)), x, 0), rows)
+        ignored = jnp.sum(~sound[i], dtype=jnp.int32) + jnp.sum(~sound[j], dtype=jnp.int32)
+        # A message counts between two sound nodes; one that is not sound hears its neighbours to no avail.
+        return network.product(rows, sound[i] & sound[j] if check else None), ignored
 
     def _states_of(self, ids: jax.Array) -> Tree:
         if self.simulator.layout.host_state:

@@ -33,6 +33,7 @@ from fedminimax.metrics.optimality import (
     Value,
     WorstCase,
 )
+from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
     ClassLoss,
@@ -53,15 +54,19 @@ __all__ = [
     "ClientError",
     "ClientLoss",
     "ClientWeights",
+    "Consensus",
     "Distance",
     "DualityGap",
+    "GlobalAccuracy",
     "GradientNorms",
     "InceptionScore",
     "Metric",
     "MoreauGradient",
+    "NodeAccuracy",
     "On",
     "Phi",
     "Problem",
+    "Residual",
     "RobustLoss",
     "Stationarity",
     "Value",

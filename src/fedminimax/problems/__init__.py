@@ -5,6 +5,9 @@ from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.fair_classification import fair_classification
 from fedminimax.problems.gan import gan, wgan
 from fedminimax.problems.linearize import linearize, tangent_features
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.problems.personalized_quadratic import personalized_quadratic
+from fedminimax.problems.personalized_training import personalized_training
 from fedminimax.problems.quadratic import quadratic
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.problems.robust_model import robust_model
@@ -15,6 +18,8 @@ from fedminimax.problems.variants import regularized, translated
 
 PROBLEMS = {
     "quadratic": quadratic,
+    "personalized_quadratic": personalized_quadratic,
+    "personalized_training": personalized_training,
     "wgan": wgan,
     "fair_classification": fair_classification,
     "robust_regression": robust_regression,
@@ -28,12 +33,15 @@ PROBLEMS = {
 __all__ = [
     "PROBLEMS",
     "MinimaxProblem",
+    "PersonalizedProblem",
     "RobustProblem",
     "Task",
     "auc",
     "fair_classification",
     "gan",
     "linearize",
+    "personalized_quadratic",
+    "personalized_training",
     "quadratic",
     "regularized",
     "robust_model",

@@ -27,6 +27,7 @@ def gan(
     *,
     latent: int = 100,
     prior: str | Callable[[jax.Array], jax.Array] = UNIFORM,
+    saturating: bool = True,
     coupled: bool = True,
     weights: Any = None,
     seed: int = 0,
@@ -44,6 +45,9 @@ def gan(
         clients: data with the field "inputs".
         latent: the length of w.
         prior: "uniform" on [-1, 1]^latent, "normal", or a function of a ``jax.random`` key that returns one w.
+        saturating: whether the generator descends on log(1 - D(G)), as the objective has it. Its gradient vanishes where D is
+            sure; with False the generator descends on -log D(G) instead (I. Goodfellow et al., 2014, section 3), while D's
+            gradient stays the same. There is then no common objective, and the loss's value means nothing.
         coupled: whether a network looks at its batch as a whole (batch normalisation): clients must then have equally many
             examples, and the objective has no value over all of them.
         weights: p_i; None: equal.
@@ -68,10 +72,15 @@ def gan(
         return jax.vmap(lambda word: draw(keys.as_jax(jnp.stack([word, jnp.uint32(0)]))))(words)
 
     def loss(x: Any, y: Any, batch: Any) -> jax.Array:
-        judge = lambda images: discriminator.apply({"params": y}, images).reshape(-1)
+        judge = lambda y, images: discriminator.apply({"params": y}, images).reshape(-1)
         fake = generator.apply({"params": x}, noise(batch[ClientData.SEED]))
         # log D = log sigmoid(logit), log (1 - D) = log sigmoid(-logit)
-        return jnp.mean(jax.nn.log_sigmoid(judge(batch["inputs"]))) + jnp.mean(jax.nn.log_sigmoid(-judge(fake)))
+        real = jnp.mean(jax.nn.log_sigmoid(judge(y, batch["inputs"])))
+        if saturating:
+            return real + jnp.mean(jax.nn.log_sigmoid(-judge(y, fake)))
+        still = jax.lax.stop_gradient
+        ours = jnp.mean(jax.nn.log_sigmoid(-judge(y, still(fake))))  # all that y sees
+        return real + ours - jnp.mean(jax.nn.log_sigmoid(judge(still(y), fake)))
 
     def generate(x: Any, key: jax.Array, count: int) -> jax.Array:
         return generator.apply({"params": x}, jax.vmap(draw)(jax.random.split(key, count)))

@@ -73,13 +73,14 @@ def quadratic(
 
 def saddle(clients: ClientData, weights: Any) -> Point:
     """Return the exact saddle of sum_i weights_i f_i, by one linear solve in float64."""
-    m = {k: np.einsum("i,i...->...", np.asarray(weights, float), v) for k, v in _client_means(clients).items()}
+    m = {k: np.einsum("i,i...->...", np.asarray(weights, float), v) for k, v in client_means(clients).items()}
     system = np.block([[m["A"], m["B"]], [m["B"].T, -m["C"]]])
     z = np.linalg.solve(system, -np.concatenate([m["a"], m["b"]]))
     return Point(z[: len(m["a"])], z[len(m["a"]) :])
 
 
-def _client_means(clients: ClientData) -> dict[str, np.ndarray]:
+def client_means(clients: ClientData) -> dict[str, np.ndarray]:
+    """Return every client's matrices and vectors, [N, ...]: the means over its examples."""
     return {k: np.stack([np.asarray(c[k], float).mean(axis=0) for c in clients]) for k in clients.fields}
 
 

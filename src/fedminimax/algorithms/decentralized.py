@@ -1,0 +1,114 @@
+"""Methods without a server: what they share, and the two references that a user would ask for.
+
+Purely local training, and the extragradient method on the whole objective (G. Korpelevich, 1976), with which
+personalized-minmax.txt, section 3.1, begins.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from fedminimax import players
+from fedminimax.algorithms.base import Algorithm, algorithm, static
+from fedminimax.algorithms.local import descent_ascent
+from fedminimax.engines.nodes import Nodes, Rows
+from fedminimax.players import Point, Tree
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.schedules import Scalar
+
+
+class Decentralized(Algorithm):
+    """A method whose state is rows, one on every node, and whose round is work on nodes and exchanges between neighbours."""
+
+    solves: ClassVar[type] = PersonalizedProblem
+
+    def init(self, problem: Any) -> Any:
+        """Return every node's start."""
+        return problem.start
+
+    @abstractmethod
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Return the state after one round, a row on every node."""
+
+    def round(self, problem: Any, state: Any, clients: Any) -> Tree:
+        """Carry out one round on the nodes."""
+        nodes = Nodes(clients, problem.network)
+        return nodes.result(self.step(problem, Rows(state), nodes))
+
+
+def coupled(problem: Any, gradient: Point, mixed: Point) -> Point:
+    """Return a node's part of grad F: (grad_x f + c (WX), grad_y f - c (WY))."""
+    c = problem.coupling
+    return Point(players.add(gradient.x, mixed.x, c), players.add(gradient.y, mixed.y, -c))
+
+
+def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:
+    """Return P(z - lr slope(P(z - lr slope(z)))): one extragradient step on one node."""
+    ahead = descent_ascent(problem, z, slope(z), lr_x, lr_y)
+    return descent_ascent(problem, z, slope(ahead), lr_x, lr_y)
+
+
+@algorithm
+class LocalTraining(Decentralized):
+    r"""Every node alone: extragradient steps on its own f_m, as if the coupling were zero. Nothing is ever sent.
+
+    .. math:: z' = P(z - \eta g_m(z; B)),\quad z \leftarrow P(z - \eta g_m(z'; B))
+
+    Args:
+        lr_x: eta for x.
+        lr_y: eta for y.
+        local_steps: steps a round.
+        batch_size: examples a step; None: all of the node's.
+    """
+
+    lr_x: Scalar
+    lr_y: Scalar
+    local_steps: int = static(default=1)
+    batch_size: int | None = static(default=None)
+
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Let every node take its steps."""
+        return nodes.map(self.train, state)
+
+    def train(self, problem: Any, node: Any, z: Point) -> Point:
+        """Return where the node's own steps lead."""
+
+        def once(z: Point) -> Point:
+            batch = node.batch(self.batch_size)
+            return extragradient(problem, z, lambda u: problem.grad(*u, batch), self.lr_x, self.lr_y)
+
+        return node.repeat(node.steps(self.local_steps, self.batch_size), once, z)
+
+
+@algorithm
+class DecentralizedExtraGradient(Decentralized):
+    r"""The extragradient method on the whole of F: every step communicates, twice.
+
+    .. math:: Z' = P(Z - \eta [g(Z) + c\,(WX, -WY)]),\quad Z \leftarrow P(Z - \eta [g(Z') + c\,(WX', -WY')])
+
+    Args:
+        lr_x: eta for x; below 1 / (L + c lambda_max).
+        lr_y: eta for y.
+        batch_size: examples a step; None: all of the node's.
+    """
+
+    lr_x: Scalar
+    lr_y: Scalar
+    batch_size: int | None = static(default=None)
+
+    @classmethod
+    def from_theory(cls, problem: PersonalizedProblem, L: float, **fields: Any) -> DecentralizedExtraGradient:
+        """Return the step 1 / (2 (L + c lambda_max)) for L-smooth f_m."""
+        lr = 1.0 / (2.0 * (L + problem.coupling * problem.network.lambda_max))
+        return cls(lr, lr, **fields)
+
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Look ahead, then step from where we were."""
+        ahead = nodes.map(self.move, state, state, nodes.mix(state))
+        return nodes.map(self.move, state, ahead, nodes.mix(ahead))
+
+    def move(self, problem: Any, node: Any, z: Point, at: Point, mixed: Point) -> Point:
+        """Return P(z - eta grad F(at)), the node's part of it."""
+        gradient = problem.grad(at.x, at.y, node.batch(self.batch_size))
+        return descent_ascent(problem, z, coupled(problem, gradient, mixed), self.lr_x, self.lr_y)

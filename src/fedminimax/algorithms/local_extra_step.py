@@ -1,0 +1,181 @@
+"""The randomised local extra step method, and its form for networks.
+
+E. Borodich, A. Beznosikov, A. Sadiev, V. Sushko, N. Savelyev, M. Takac and A. Gasnikov, "Decentralized personalized federated
+min-max problems" (personalized-minmax.txt), Algorithm 2 and section 3.4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.decentralized import Decentralized, coupled
+from fedminimax.algorithms.local import descent_ascent
+from fedminimax.engines.nodes import Nodes, Rows
+from fedminimax.errors import InputError
+from fedminimax.players import Point, Tree
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.schedules import Scalar
+
+RANDOM, PERIODIC = "random", "periodic"
+
+
+@state
+class ExtraStepState(NamedTuple):
+    """The players, the anchor U, and grad f(U) and W U, which hold until U moves."""
+
+    x: Tree
+    y: Tree
+    anchor: Point
+    slope: Point
+    mixed: Point
+
+
+@algorithm
+class LocalExtraStep(Decentralized):
+    r"""Extra steps that are local but for one in 1/p, with an anchor U that moves as often.
+
+    .. math:: \bar Z = (1-p) Z + p U,\quad Z' = P(\bar Z - \gamma\, \nabla F(U)),\quad
+              Z \leftarrow P(\bar Z - \gamma\,[G(Z') - G(U) + \nabla F(U)])
+
+    where a coin makes G either the local part, :math:`\nabla f / (1-p)` (probability 1 - p), or the coupling, :math:`c\,W / p`.
+    A second coin of the same kind moves U to the new Z, with probability p. All nodes toss the same coins, from the seed that
+    they share.
+
+    Args:
+        gamma: the step size.
+        p: the probability of an exchange.
+        coins: "random"; "periodic", every (1/p)-th step for either coin; or two sequences of 0 and 1 (1: local; 1: U stays),
+            repeated from their beginning when they end.
+    """
+
+    gamma: Scalar
+    p: Scalar
+    coins: str | tuple[tuple[int, ...], tuple[int, ...]] = static(default=RANDOM)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.p, float) and not 0 < self.p < 1:
+            raise InputError(f"LocalExtraStep needs 0 < p < 1, not {self.p}.")
+        if isinstance(self.coins, str):
+            if self.coins not in (RANDOM, PERIODIC):
+                raise InputError(f"coins must be 'random', 'periodic' or two sequences of 0 and 1, not {self.coins!r}.")
+            return
+        given = tuple(tuple(int(c) for c in sequence) for sequence in self.coins)
+        if len(given) != 2 or not all(given) or {c for sequence in given for c in sequence} - {0, 1}:
+            raise InputError("coins must be 'random', 'periodic' or two sequences of 0 and 1 that are not empty.")
+        object.__setattr__(self, "coins", given)
+
+    @classmethod
+    def from_theory(cls, problem: PersonalizedProblem, L: float, **fields: Any) -> LocalExtraStep:
+        """Return Table 2's gamma = sqrt(q) / (2 (q + L)^(3/2)) and p = q / (q + L), where q = c lambda_max."""
+        pull = problem.coupling * problem.network.lambda_max
+        if pull <= 0:
+            raise InputError("Without coupling there is nothing to exchange: use LocalTraining.")
+        return cls(pull**0.5 / (2.0 * (pull + L) ** 1.5), pull / (pull + L), **fields)
+
+    def init(self, problem: Any) -> ExtraStepState:
+        """Return U = Z = start; its gradients are made in the first round."""
+        z = problem.start
+        zero = players.zeros_like(z)
+        return ExtraStepState(z.x, z.y, z, zero, zero)
+
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Toss two coins, and exchange only where they say so."""
+        stay_local, keep = self._toss(nodes)
+        first = jnp.asarray(nodes.round) == 0
+        state = nodes.map(self.remember, state, nodes.mix(nodes.map(self.point, state), when=first), shared=(first,))
+        half = nodes.map(self.look_ahead, state)
+        moved = nodes.map(self.move, state, half, nodes.mix(half, when=~stay_local), shared=(stay_local,))
+        mixed = nodes.mix(nodes.map(self.point, moved), when=~keep)
+        return nodes.map(self.remember, moved, mixed, shared=(~keep,))
+
+    def _toss(self, nodes: Nodes) -> tuple[Any, Any]:
+        if self.coins == RANDOM:
+            tossed = nodes.draw("coins", lambda key: jax.random.uniform(key, (2,)) >= self.p)
+            return tossed[0], tossed[1]
+        if self.coins == PERIODIC:
+            period = jnp.maximum(1, jnp.round(1.0 / jnp.asarray(self.p))).astype(jnp.int32)
+            local = (nodes.round + 1) % period != 0
+            return local, local
+        first, second = (jnp.asarray(c, bool)[nodes.round % len(c)] for c in self.coins)
+        return first, second
+
+    def point(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
+        """Return the node's players."""
+        return Point(state.x, state.y)
+
+    def remember(self, problem: Any, node: Any, moves: Any, state: ExtraStepState, mixed: Point) -> ExtraStepState:
+        """Move the anchor to the players where the coin says so, with its gradient and its mix."""
+        z = Point(state.x, state.y)
+        slope = node.repeat(moves.astype(jnp.int32), lambda _: problem.grad(z.x, z.y, node.full), state.slope)
+        anchor, mixed = players.select(moves, (z, mixed), (state.anchor, state.mixed))
+        return state._replace(anchor=anchor, slope=slope, mixed=mixed)
+
+    def look_ahead(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
+        """Return Z' = P(Z-bar - gamma grad F(U))."""
+        return descent_ascent(problem, self._between(state), coupled(problem, state.slope, state.mixed), self.gamma, self.gamma)
+
+    def move(
+        self, problem: Any, node: Any, stay_local: Any, state: ExtraStepState, half: Point, mixed: Point
+    ) -> ExtraStepState:
+        """Return the state with the new players, by a local step or by one along the coupling."""
+        fresh = node.repeat(stay_local.astype(jnp.int32), lambda _: problem.grad(half.x, half.y, node.full), state.slope)
+        # G(Z') - G(U): where the step is local the mix drops out, and where it is not the gradients are the same
+        local = players.scale(players.sub(fresh, state.slope), 1.0 / (1.0 - self.p))
+        change = players.select(
+            stay_local, players.zeros_like(mixed), players.scale(players.sub(mixed, state.mixed), 1.0 / self.p)
+        )
+        direction = coupled(problem, players.add(state.slope, local), players.add(state.mixed, change))
+        new = descent_ascent(problem, self._between(state), direction, self.gamma, self.gamma)
+        return state._replace(x=new.x, y=new.y)
+
+    def _between(self, state: ExtraStepState) -> Point:
+        z = Point(state.x, state.y)
+        return players.add(z, players.sub(state.anchor, z), self.p)
+
+
+@algorithm
+class LocalNN(Decentralized):
+    r"""The local method for networks (section 3.4): T local steps, then one averaging.
+
+    .. math:: z \leftarrow z - \frac{\eta}{r} g_m(z; B)\ \ (T\ \text{times}),\quad z \leftarrow z - \tfrac1r W z
+
+    On the complete graph with W = I - 11'/M the last step is the mean with the average, weighted 1/r. The coupling that it aims
+    at is 1 / (eta T): set T = 1 / (eta c).
+
+    Args:
+        lr_x: eta for x.
+        lr_y: eta for y.
+        r: at least 1.
+        local_steps: T.
+        batch_size: examples a step; None: all of the node's.
+    """
+
+    lr_x: Scalar
+    lr_y: Scalar
+    r: Scalar = 2.0
+    local_steps: int = static(default=40)
+    batch_size: int | None = static(default=None)
+
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Train, then average with the neighbours."""
+        trained = nodes.map(self.train, state)
+        return nodes.map(self.average, trained, nodes.mix(trained))
+
+    def train(self, problem: Any, node: Any, z: Point) -> Point:
+        """Return where T local steps lead."""
+
+        def once(u: Point) -> Point:
+            g = problem.grad(u.x, u.y, node.batch(self.batch_size))
+            return descent_ascent(problem, u, g, self.lr_x / self.r, self.lr_y / self.r)
+
+        return node.repeat(node.steps(self.local_steps, self.batch_size), once, z)
+
+    def average(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+        """Return z - Wz / r, projected."""
+        return problem.project(players.add(z, mixed, -1.0 / self.r))

@@ -1,0 +1,148 @@
+"""Sliding, and its form for networks.
+
+E. Borodich, A. Beznosikov, A. Sadiev, V. Sushko, N. Savelyev, M. Takac and A. Gasnikov, "Decentralized personalized federated
+min-max problems" (personalized-minmax.txt), Algorithm 1 and section 3.4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.algorithms.base import algorithm, static
+from fedminimax.algorithms.decentralized import Decentralized
+from fedminimax.algorithms.local import descent_ascent
+from fedminimax.engines.nodes import Nodes, Rows
+from fedminimax.players import Point
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.schedules import Scalar
+
+
+@algorithm
+class Sliding(Decentralized):
+    r"""Sliding for decentralised minimax problems: a local subproblem between two exchanges.
+
+    .. math:: V = Z - \gamma c\,W Z,\quad
+              U \approx \arg\min_{U_x} \max_{U_y} \gamma f(U) + \tfrac12 \|U_x - V_x\|^2 - \tfrac12 \|U_y - V_y\|^2
+
+    .. math:: Z \leftarrow P(U + \gamma c\,(W Z - W U))
+
+    A node solves its part of the subproblem by extragradient steps from its z, without projections, until the residual
+    :math:`\|\gamma g(u) + u - v\|` (which bounds the error) is at most ``inner_tol``, or for ``inner_steps`` steps. Two
+    exchanges a round, whatever f.
+
+    Args:
+        gamma: the step size.
+        inner_lr: of the extragradient steps on the subproblem, whose gradient has the Lipschitz constant 1 + gamma L.
+        inner_tol: when a node's subproblem is solved; 0: never, all steps are taken.
+        inner_steps: the most steps of a round.
+        batch_size: examples a step; None: all of the node's. With minibatches leave ``inner_tol`` at 0.
+    """
+
+    gamma: Scalar
+    inner_lr: Scalar
+    inner_tol: Scalar = 0.0
+    inner_steps: int = static(default=100)
+    batch_size: int | None = static(default=None)
+
+    @classmethod
+    def from_theory(cls, problem: PersonalizedProblem, L: float, mu: float = 0.0, **fields: Any) -> Sliding:
+        """Return the step sizes for L-smooth f_m that are mu-strongly convex-concave (0: convex-concave).
+
+        gamma is that of the proof, (13): min(1 / (4 c lambda_max), 1 / (12 mu)); Table 1 prints twice as much. The inner steps
+        are 1 / (2 (1 + gamma L)).
+        """
+        pull = problem.coupling * problem.network.lambda_max
+        gamma = min([1.0 / (k * bound) for k, bound in ((4.0, pull), (12.0, mu)) if bound > 0], default=1.0 / L)
+        return cls(gamma, 1.0 / (2.0 * (1.0 + gamma * L)), **fields)
+
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Exchange, solve the subproblems, exchange again."""
+        mixed = nodes.mix(state)
+        inner = nodes.map(self.solve, state, mixed)
+        return nodes.map(self.correct, inner, mixed, nodes.mix(inner))
+
+    def solve(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+        """Return the node's solution of the subproblem."""
+        center = players.add(z, mixed, -self.gamma * problem.coupling)
+
+        def slope(u: Point, batch: Any) -> Point:
+            # in the convention of descent and ascent: d_x goes down, d_y goes up
+            g = players.scale(problem.grad(u.x, u.y, batch), self.gamma)
+            away = players.sub(u, center)
+            return Point(players.add(g.x, away.x), players.add(g.y, away.y, -1.0))
+
+        def once(u: Point, residual: Any) -> tuple[Point, Any]:
+            batch = node.batch(self.batch_size)
+            here = slope(u, batch)
+            ahead = _free_step(u, here, self.inner_lr)
+            return _free_step(u, slope(ahead, batch), self.inner_lr), players.norm(here)
+
+        infinite = jnp.full((), jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
+        # The residual is that of the point before: once it is small enough, the step after it was one more than needed.
+        end, _ = node.repeat_while(lambda _, residual: residual > self.inner_tol, self.inner_steps, once, z, infinite)
+        return end
+
+    def correct(self, problem: Any, node: Any, inner: Point, mixed: Point, mixed_inner: Point) -> Point:
+        """Return P(U + gamma c (WZ - WU))."""
+        return problem.project(players.add(inner, players.sub(mixed, mixed_inner), self.gamma * problem.coupling))
+
+
+def _free_step(z: Point, direction: Point, lr: Any) -> Point:
+    """Return (x - lr d_x, y + lr d_y)."""
+    return Point(players.add(z.x, direction.x, -lr), players.add(z.y, direction.y, lr))
+
+
+@algorithm
+class SlidingNN(Decentralized):
+    r"""Sliding for networks (section 3.4), with gamma = 1 / (theta c): T plain local steps take the place of the inner solver.
+
+    .. math:: v = z - \tfrac1\theta W z,\quad
+              u \leftarrow u - \eta\,[g_m(u; B) + \theta c\,(u - v)]\ \ (T\ \text{times, from}\ v),\quad
+              z \leftarrow u + s\,(W z - W u)
+
+    s is 1 / theta^2, as the paper prints it, or 1 / theta, as gamma = 1 / (theta c) gives it (``printed=False``): for theta > 1
+    both have the same limit. With theta = 1 the z agree for ever, and the personal models are the u.
+
+    Args:
+        lr_x: eta for x.
+        lr_y: eta for y.
+        theta: how little nodes trust the average; at least 1.
+        printed: whether s = 1 / theta^2.
+        local_steps: T.
+        batch_size: examples a step; None: all of the node's.
+    """
+
+    lr_x: Scalar
+    lr_y: Scalar
+    theta: Scalar = 2.0
+    printed: bool = static(default=True)
+    local_steps: int = static(default=40)
+    batch_size: int | None = static(default=None)
+
+    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+        """Exchange, train, exchange again."""
+        mixed = nodes.mix(state)
+        inner = nodes.map(self.train, state, mixed)
+        return nodes.map(self.correct, inner, mixed, nodes.mix(inner))
+
+    def train(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+        """Return where T steps on the subproblem lead."""
+        center = players.add(z, mixed, -1.0 / self.theta)
+        pull = self.theta * problem.coupling
+
+        def once(u: Point) -> Point:
+            g = problem.grad(u.x, u.y, node.batch(self.batch_size))
+            away = players.sub(u, center)
+            direction = Point(players.add(g.x, away.x, pull), players.add(g.y, away.y, -pull))
+            return descent_ascent(problem, u, direction, self.lr_x, self.lr_y)
+
+        return node.repeat(node.steps(self.local_steps, self.batch_size), once, center)
+
+    def correct(self, problem: Any, node: Any, inner: Point, mixed: Point, mixed_inner: Point) -> Point:
+        """Return u + s (Wz - Wu), projected."""
+        scale = 1.0 / self.theta**2 if self.printed else 1.0 / self.theta
+        return problem.project(players.add(inner, players.sub(mixed, mixed_inner), scale))

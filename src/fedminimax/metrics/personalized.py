@@ -1,0 +1,122 @@
+"""What to measure where every node has players of its own: optimality, agreement, the accuracy of local and mean models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax import players
+from fedminimax.data.clients import ClientData
+from fedminimax.errors import InputError
+from fedminimax.metrics.base import _metric, correct, examples_of
+from fedminimax.players import Point
+from fedminimax.problems.base import Span, group_mean, on_batch, per_example
+from fedminimax.problems.personalized import PersonalizedProblem
+
+
+def _personal(problem: Any, metric: str) -> PersonalizedProblem:
+    if not isinstance(problem, PersonalizedProblem):
+        raise InputError(f"{metric} is for a PersonalizedProblem, but {problem.name} is a {type(problem).__name__}.")
+    return problem
+
+
+@_metric
+class Residual:
+    """How far the optimality system is from holding: ||Z - P(Z - grad F(Z))|| over all nodes, with F's coupled gradient.
+
+    Without constraints it is the norm of (grad_x f_m + c (WX)_m, grad_y f_m - c (WY)_m) over all m.
+    """
+
+    name = "residual"
+
+    def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
+        """Return the norm."""
+        problem = _personal(problem, "Residual")
+        z = Point(state.x, state.y)
+        data, network, c = jax.tree.map(jnp.asarray, clients), problem.network, problem.coupling
+
+        def own(node: Any, x: Any, y: Any) -> Point:
+            span = Span(data, data.starts[node], data.sizes[node])
+            gradient = lambda loss: jax.grad(loss, argnums=(0, 1))
+            return Point(*on_batch(problem.loss, gradient, (x, y), span))
+
+        g = jax.lax.map(lambda row: own(*row), (jnp.arange(network.count), z.x, z.y))
+        mixed = network.product(z)
+        down = players.add(g.x, mixed.x, c)
+        up = players.add(g.y, mixed.y, -c)
+        moved = jax.vmap(problem.project)(Point(players.add(z.x, down, -1.0), players.add(z.y, up)))
+        return players.norm(players.sub(moved, z))
+
+
+@_metric
+class Consensus:
+    """How far nodes are from agreeing: the root mean square over nodes of ||x_m - x-bar||, and of ||y_m - y-bar||."""
+
+    name = "consensus"
+
+    def __call__(self, problem: Any, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return both distances."""
+        _personal(problem, "Consensus")
+
+        def spread(tree: Any) -> jax.Array:
+            away = jax.tree.map(lambda a: a - a.mean(axis=0), tree)
+            return players.norm(away) / jnp.sqrt(jax.tree.leaves(tree)[0].shape[0])
+
+        return {"x": spread(state.x), "y": spread(state.y)}
+
+
+@_metric
+class NodeAccuracy:
+    """The accuracy of every node's own model on its own examples: the mean over nodes, and the worst.
+
+    Args:
+        clients: held-out :class:`ClientData`, one client for each node; by default the training data.
+    """
+
+    clients: Any = None
+    name = "node_accuracy"
+
+    def each(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
+        """Return the accuracy on each node, [M]."""
+        problem = _personal(problem, "NodeAccuracy")
+        data = clients if self.clients is None else self.clients
+        if problem.predict is None:
+            raise InputError(f"{problem.name} has no `predict`: give PersonalizedProblem one to measure accuracy.")
+        owners, models = data.owners(), jax.tree.map(jnp.asarray, state.x)
+
+        def one(row: Any) -> jax.Array:
+            x = jax.tree.map(lambda a: a[row["owner"][0]], models)
+            return jnp.mean(jnp.argmax(problem.predict(x, row["inputs"]), axis=-1) == row["labels"], dtype=float)
+
+        if data.smallest == data.largest:  # a batch a node, rather than an example at a time
+            rows = lambda a: jnp.asarray(a).reshape(data.count, data.largest, *a.shape[1:])
+            arrays = {name: rows(data.fields[name]) for name in ("inputs", "labels")}
+            batch = lambda part: one({"owner": part[0][None], **part[1]})
+            return jax.lax.map(batch, (jnp.arange(data.count), arrays))
+        fields = {"inputs": data.fields["inputs"], "labels": data.fields["labels"], "owner": owners}
+        return group_mean(per_example(one, fields, data.total), owners, data.count)
+
+    def __call__(self, problem: Any, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return mean and worst."""
+        values = self.each(problem, clients, state)
+        return {"mean": jnp.mean(values), "worst": jnp.min(values)}
+
+
+@_metric
+class GlobalAccuracy:
+    """The accuracy of the averaged model, the mean of all nodes' x, on the examples of all.
+
+    Args:
+        data: held-out :class:`ClientData` or arrays {"inputs", "labels"}; by default the training data of all nodes.
+    """
+
+    data: Any = None
+    name = "global_accuracy"
+
+    def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
+        """Return the accuracy."""
+        problem = _personal(problem, "GlobalAccuracy")
+        mean = jax.tree.map(lambda a: a.mean(axis=0), state.x)
+        return jnp.mean(correct(problem, mean, examples_of(clients, self.data)))

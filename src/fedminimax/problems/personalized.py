@@ -1,0 +1,125 @@
+"""The problem min_X max_Y sum_m f_m(x_m, y_m) + c/2 <X, WX> - c/2 <Y, WY>: every node its own players, near its neighbours'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedminimax.data.clients import ClientData
+from fedminimax.errors import InputError
+from fedminimax.network import Network
+from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem, Span
+from fedminimax.sets import Set
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalizedProblem:
+    r"""min_X max_Y F(X, Y) = sum_m f_m(x_m, y_m) + c/2 <X, WX> - c/2 <Y, WY>, x_m in X, y_m in Y, over the nodes of a graph.
+
+    f_m is the mean loss over node m's examples, W the network's gossip matrix, and c the coupling: with 0 every node trains
+    alone, and the larger it is, the closer neighbours' players are. There is no server: nodes hear their neighbours only.
+
+    Args:
+        loss: a JAX function ``loss(x, y, batch)``, the mean over the batch's examples.
+        x0: where every node's min player starts; any pytree of floating-point arrays.
+        y0: where every node's max player starts.
+        coupling: c, at least 0.
+        network: the :class:`Network`.
+        x_set: the set of each x_m; None: unconstrained.
+        y_set: the set of each y_m; None: unconstrained.
+        predict: optional ``predict(x, inputs) -> scores``, used by the accuracy metrics.
+        name: what to call it in tables and figures.
+    """
+
+    loss: Callable[[Tree, Tree, Tree], jax.Array]
+    x0: Tree
+    y0: Tree
+    coupling: float
+    network: Network
+    x_set: Set | None = None
+    y_set: Set | None = None
+    predict: Callable[[Tree, Tree], jax.Array] | None = None
+    name: str = "personalised problem"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, Network):
+            raise InputError(f"network must be a Network such as Network.ring(10), not {type(self.network).__name__}.")
+        if not (np.isfinite(self.coupling) and self.coupling >= 0):
+            raise InputError(f"coupling must be a finite number that is not negative, not {self.coupling}.")
+        own = MinimaxProblem(self.loss, self.x0, self.y0, x_set=self.x_set, y_set=self.y_set, name=self.name)
+        for field in ("x0", "y0", "x_set", "y_set"):
+            object.__setattr__(self, field, getattr(own, field))
+        object.__setattr__(self, "_own", own)
+
+    @property
+    def own(self) -> MinimaxProblem:
+        """One node's part of the problem, without the coupling."""
+        return self._own  # type: ignore[attr-defined]
+
+    @property
+    def weights(self) -> None:
+        """Nodes count equally."""
+        return None
+
+    @property
+    def start(self) -> Point:
+        """Every node's (x0, y0), projected, [M, ...]."""
+        spread = lambda leaf: jnp.broadcast_to(leaf, (self.network.count, *jnp.shape(leaf)))
+        return jax.tree.map(spread, self.own.start)
+
+    # -- one node ------------------------------------------------------------------------------------------------------
+
+    def value(self, x: Tree, y: Tree, batch: Tree | Span) -> jax.Array:
+        """Return f_m(x, y) on a batch, or on all of a node's examples."""
+        return self.own.value(x, y, batch)
+
+    def grad(self, x: Tree, y: Tree, batch: Tree | Span) -> Point:
+        """Return the gradient of f_m on a batch, or on all of a node's examples."""
+        return self.own.grad(x, y, batch)
+
+    def project_x(self, x: Tree) -> Tree:
+        """Return one node's x, projected."""
+        return self.own.project_x(x)
+
+    def project_y(self, y: Tree) -> Tree:
+        """Return one node's y, projected."""
+        return self.own.project_y(y)
+
+    def project(self, z: Point) -> Point:
+        """Return one node's players, projected."""
+        return self.own.project(z)
+
+    # -- all nodes -----------------------------------------------------------------------------------------------------
+
+    def client_weights(self, clients: ClientData) -> Any:
+        """Return 1/M for every node."""
+        return np.full(clients.count, 1.0 / clients.count)
+
+    def check(self, clients: ClientData) -> None:
+        """Raise an :class:`InputError` unless there is one client for each node, and the loss takes their data."""
+        if clients.count != self.network.count:
+            raise InputError(
+                f"The network has {self.network.count} nodes, but there are data of {clients.count} clients: give one each."
+            )
+        self.own.check(clients)
+
+    def bind(self, clients: ClientData) -> tuple[PersonalizedProblem, ClientData]:
+        """Return the problem and the data as they are."""
+        return self, clients
+
+    def shared(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
+        """There is no shared y."""
+        raise InputError(
+            f"{self.name} has players of its own on every node: measure it with metrics.Residual, Consensus, NodeAccuracy, "
+            "GlobalAccuracy or Distance."
+        )
+
+    def replace(self, **changes: Any) -> PersonalizedProblem:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,72 @@
+"""A robust classifier of its own on every node of a graph: personalized-minmax.txt, section 2.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedminimax import players
+from fedminimax.data.clients import ClientData
+from fedminimax.errors import InputError
+from fedminimax.network import Network
+from fedminimax.problems.examples import check_classes, labelled
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.sets import Set
+
+
+def personalized_training(
+    model: Any,
+    clients: ClientData,
+    classes: int,
+    coupling: float,
+    network: Network,
+    *,
+    beta_x: float = 0.0,
+    beta_y: float = 1.0,
+    y_set: Set | None = None,
+    seed: int = 0,
+) -> PersonalizedProblem:
+    r"""Classifiers against noise on their inputs, both of each node's own and near its neighbours'.
+
+    .. math:: f_m(x_m, y_m) = \mathrm{mean}_n\, \ell(h_{x_m}(a_n + y_m), b_n) + \frac{\beta_x}2 \|x_m\|^2
+              - \frac{\beta_y}2 \|y_m\|^2
+
+    Args:
+        model: a Flax module that maps inputs to one score a class (see :mod:`fedminimax.models`): logistic regression, an MLP, a
+            CNN, a ResNet-18 with group normalisation.
+        clients: data with the fields "inputs" and "labels", one client for each node.
+        classes: how many classes.
+        coupling: c.
+        network: the graph.
+        beta_x: the strength of the l2 regularisation of x.
+        beta_y: what holds the noise y.
+        y_set: a set that holds the noise, such as ``L2Ball(1.0)``; None: beta_y alone.
+        seed: of the models' initial weights, the same on every node.
+    """
+    fields = labelled(clients, "personalized_training")
+    check_classes(fields["labels"], classes)
+    if min(beta_x, beta_y) < 0:
+        raise InputError(f"beta_x and beta_y must not be negative, but are {beta_x} and {beta_y}.")
+    if beta_y == 0 and y_set is None:
+        raise InputError("The noise must be held: give a beta_y above zero, or a y_set such as L2Ball(1.0).")
+
+    def loss(x: Any, y: Any, batch: Any) -> jax.Array:
+        scores = model.apply({"params": x}, batch["inputs"] + y)
+        fit = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, batch["labels"]))
+        fit = fit if beta_x == 0 else fit + beta_x / 2 * players.sqnorm(x)
+        return fit if beta_y == 0 else fit - beta_y / 2 * jnp.sum(y**2)
+
+    example = jnp.asarray(fields["inputs"][:1])
+    return PersonalizedProblem(
+        loss,
+        model.init(jax.random.key(seed), example)["params"],
+        jnp.zeros(example.shape[1:], jnp.result_type(example, jnp.float32)),
+        coupling,
+        network,
+        y_set=y_set,
+        predict=lambda x, inputs: model.apply({"params": x}, inputs),
+        name="personalised training",
+    )

@@ -1,0 +1,342 @@
+"""Methods without a server: exact solutions on every graph, identities, their boxes by hand, and what nodes may see."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedminimax as fm
+from fedminimax.algorithms.decentralized import Decentralized
+from fedminimax.engines.nodes import Rows
+from fedminimax.network import Network
+from fedminimax.problems.personalized_quadratic import solution
+from fedminimax.problems.quadratic import client_means, saddle
+
+GRAPHS = {
+    "ring": lambda: Network.ring(6),
+    "star": lambda: Network.star(5),
+    "grid": lambda: Network.grid(2, 3),
+    "complete": lambda: Network.complete(5),
+}
+
+
+@functools.cache
+def task_on(graph, coupling=0.7, **options):
+    return fm.problems.personalized_quadratic(GRAPHS[graph](), coupling, seed=2, **options)
+
+
+def go(task, algorithm, rounds, **options):
+    fixed = {"devices": 1, "strategy": "vmap", "eval_every": rounds, "seed": 5}
+    return fm.run(task.problem, task.clients, algorithm, rounds=rounds, **{**fixed, **options})
+
+
+def distance(task, result, target=None):
+    target = task.solution if target is None else target
+    return float(np.hypot(np.linalg.norm(result.x - target.x), np.linalg.norm(result.y - target.y)))
+
+
+def sliding(task, **options):
+    return fm.Sliding.from_theory(task.problem, **task.info, **{"inner_tol": 1e-14, "inner_steps": 300, **options})
+
+
+def gradients(task, x, y):
+    m = client_means(task.clients)
+    rows = lambda matrix, v: np.einsum("nij,nj->ni", matrix, v)
+    gx = rows(m["A"], x) + rows(m["B"], y) + m["a"]
+    gy = rows(m["B"].swapaxes(1, 2), x) - rows(m["C"], y) + m["b"]
+    return gx, gy
+
+
+# -- exact solutions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_solution_makes_the_residual_zero(x64, graph):
+    task = task_on(graph)
+    state = fm.Point(*(jnp.asarray(v) for v in task.solution))
+    assert float(fm.metrics.Residual()(task.problem, task.clients, state)) < 1e-12
+    assert float(fm.metrics.Residual()(task.problem, task.clients, task.problem.start)) > 0.1
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_both_methods_reach_the_solution_linearly(x64, graph):
+    task = task_on(graph)
+    L = task.info["L"]
+    for method, rounds in ((sliding(task), 400), (fm.LocalExtraStep.from_theory(task.problem, L), 1500)):
+        half, whole = (distance(task, go(task, method, k)) for k in (rounds // 4, rounds))
+        start = float(np.hypot(*(np.linalg.norm(v) for v in task.solution)))
+        assert whole < 1e-12 * max(1.0, start), type(method).__name__
+        assert 0 < half < 0.05 * start  # and it is on its way: not there by accident
+
+
+def test_without_coupling_nodes_find_their_own_solutions(x64):
+    task = task_on("ring", 0.0)
+    alone = task.solution
+    for k in range(6):  # each is the saddle of its own node
+        own = fm.problems.quadratic(6, seed=2)
+        assert np.allclose(alone.x[k], saddle(own.clients, np.eye(6)[k]).x)
+    for method in (sliding(task), fm.LocalTraining(0.1, 0.1), fm.DecentralizedExtraGradient.from_theory(task.problem, 5.0)):
+        assert distance(task, go(task, method, 600)) < 1e-10
+    coupled = task_on("ring")
+    assert distance(coupled, go(coupled, fm.LocalTraining(0.1, 0.1), 600), alone) < 1e-10  # whatever the coupling
+
+
+def test_a_huge_coupling_makes_all_nodes_agree_on_the_global_saddle(x64):
+    network = Network.grid(2, 3)
+    task = fm.problems.personalized_quadratic(network, 1e6, seed=2)
+    whole = fm.problems.quadratic(6, seed=2).solution
+    np.testing.assert_allclose(task.solution.x, np.broadcast_to(whole.x, (6, 4)), atol=1e-5)
+    nearer = [np.abs(solution(task.clients, network, c).x - whole.x).max() for c in (0.1, 10, 1000)]
+    assert nearer[0] > 5 * nearer[1] > 250 * nearer[2] > 0
+
+
+def ill_conditioned(network, coupling):
+    """Return quadratics whose curvatures go from 1 to 200, with hardly any interaction: mu = 1, L = 200."""
+    rng = np.random.default_rng(0)
+    data = [
+        {
+            "A": np.diag([1.0, 10.0, 50.0, 200.0])[None], "B": 0.1 * rng.normal(size=(1, 4, 3)),
+            "C": np.diag([1.0, 20.0, 200.0])[None], "a": rng.normal(size=(1, 4)), "b": rng.normal(size=(1, 3)),
+        }
+        for _ in range(network.count)
+    ]  # fmt: skip
+    clients = fm.ClientData.from_list(data)
+    own = fm.problems.quadratic(network.count).problem
+    problem = fm.PersonalizedProblem(own.loss, own.x0, own.y0, coupling, network)
+    return fm.Task(problem, clients, solution=solution(clients, network, coupling), info={"L": 200.0, "mu": 1.0})
+
+
+def test_sliding_needs_exchanges_in_proportion_to_the_coupling_and_no_more_local_work(x64):
+    """Theorem 1, where 3 mu < c lambda_max < L: c lambda_max / mu exchanges, and L / mu local steps (but for a logarithm)."""
+    network = Network.ring(6, normalized=True)
+    couplings = np.array([8.0, 16.0, 32.0])
+    gossip, work = [], []
+    for c in couplings:
+        task = ill_conditioned(network, float(c))
+        rounds = int(100 * c)
+        seen = go(
+            task, sliding(task, inner_tol=1e-11), rounds, metrics=fm.metrics.Distance(task.solution), eval_every=rounds // 100
+        ).history
+        first = int(np.argmax(seen["distance/total"] < 1e-8))
+        assert first > 0
+        gossip.append(seen["gossip_rounds"][first])
+        work.append(seen["grad_evals"][first] / 6)
+    slope = lambda counts: np.polyfit(np.log(couplings), np.log(counts), 1)[0]
+    assert 0.8 < slope(gossip) < 1.2
+    assert slope(work) < 0.4
+
+
+# -- the boxes, by hand ------------------------------------------------------------------------------------------------
+
+
+def test_sliding_equals_its_box(x64):
+    task = task_on("star")
+    W, c = task.problem.network.matrix.toarray(), 0.7
+    gamma, lr = 0.1, 0.2
+    result = go(task, fm.Sliding(gamma, lr, inner_steps=3), 4)
+    x, y = np.zeros((5, 4)), np.zeros((5, 3))
+    for _ in range(4):
+        vx, vy = x - gamma * c * W @ x, y - gamma * c * W @ y
+        ux, uy = x, y
+        for _ in range(3):
+            gx, gy = gradients(task, ux, uy)
+            ax, ay = ux - lr * (gamma * gx + ux - vx), uy + lr * (gamma * gy - (uy - vy))
+            gx, gy = gradients(task, ax, ay)
+            ux, uy = ux - lr * (gamma * gx + ax - vx), uy + lr * (gamma * gy - (ay - vy))
+        x, y = ux + gamma * c * (W @ x - W @ ux), uy + gamma * c * (W @ y - W @ uy)
+    np.testing.assert_allclose(result.x, x, rtol=1e-11)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11)
+
+
+COINS = ((1, 0, 1, 1, 0), (1, 1, 0, 1))
+
+
+def test_local_extra_step_equals_its_box(x64):
+    task = task_on("ring")
+    W, c, gamma, p, K = task.problem.network.matrix.toarray(), 0.7, 0.05, 0.3, 9
+    result = go(task, fm.LocalExtraStep(gamma, p, coins=COINS), K)
+    x, y = np.zeros((6, 4)), np.zeros((6, 3))
+    ux, uy = x, y
+    exchanges = 1
+    for k in range(K):
+        xi, keep = COINS[0][k % 5], COINS[1][k % 4]
+        bx, by = (1 - p) * x + p * ux, (1 - p) * y + p * uy
+        gx, gy = gradients(task, ux, uy)
+        fx, fy = gx + c * W @ ux, gy - c * W @ uy
+        hx, hy = bx - gamma * fx, by + gamma * fy
+        G = lambda x, y, xi=xi: (
+            xi / (1 - p) * gradients(task, x, y)[0] + (1 - xi) / p * c * W @ x,
+            xi / (1 - p) * gradients(task, x, y)[1] - (1 - xi) / p * c * W @ y,
+        )
+        new = G(hx, hy), G(ux, uy)
+        x, y = bx - gamma * (new[0][0] - new[1][0] + fx), by + gamma * (new[0][1] - new[1][1] + fy)
+        if not keep:
+            ux, uy = x, y
+        exchanges += (not xi) + (not keep)
+    np.testing.assert_allclose(result.x, x, rtol=1e-11)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11)
+    assert result.costs["gossip_rounds"].sum() == exchanges
+
+
+def test_coins_are_tossed_with_their_probability_and_a_period_is_one(x64):
+    task = task_on("ring")
+    rounds, p = 600, 0.2
+    tossed = go(task, fm.LocalExtraStep(1e-3, p), rounds).costs["gossip_rounds"].sum()
+    assert abs(tossed / rounds - 2 * p) < 0.08
+    regular = go(task, fm.LocalExtraStep(1e-3, p, coins="periodic"), 20).costs["gossip_rounds"]
+    assert regular.tolist() == [1, 0, 0, 0, 2] + [0, 0, 0, 0, 2] * 3
+
+
+def test_a_period_reaches_the_solution_too(x64):
+    task = task_on("ring")
+    made = fm.LocalExtraStep.from_theory(task.problem, task.info["L"], coins="periodic")
+    assert distance(task, go(task, made, 1500)) < 1e-9
+
+
+def test_networks_forms_equal_their_equations_with_a_server(x64):
+    """Section 3.4 on the complete graph: W x = x - x-bar."""
+    task = task_on("complete")
+    c, theta, r, lr, T = 0.7, 2.0, 3.0, 0.05, 3
+    bar = lambda v: v.mean(axis=0)
+    slid = go(task, fm.SlidingNN(lr, lr, theta=theta, local_steps=T), 2)
+    x, y = np.zeros((5, 4)), np.zeros((5, 3))
+    for _ in range(2):
+        vx, vy = (1 - 1 / theta) * x + bar(x) / theta, (1 - 1 / theta) * y + bar(y) / theta
+        ux, uy = vx, vy
+        for _ in range(T):
+            gx, gy = gradients(task, ux, uy)
+            ux, uy = ux - lr * (gx + theta * c * (ux - vx)), uy + lr * (gy - theta * c * (uy - vy))
+        s = theta**-2
+        x = (1 - s) * ux + s * x + s * bar(ux) - s * bar(x)
+        y = (1 - s) * uy + s * y + s * bar(uy) - s * bar(y)
+    np.testing.assert_allclose(slid.x, x, rtol=1e-11)
+    np.testing.assert_allclose(slid.y, y, rtol=1e-11)
+
+    local = go(task, fm.LocalNN(lr, lr, r=r, local_steps=T), 2)
+    x, y = np.zeros((5, 4)), np.zeros((5, 3))
+    for _ in range(2):
+        for _ in range(T):
+            gx, gy = gradients(task, x, y)
+            x, y = x - lr / r * gx, y + lr / r * gy
+        x, y = x - (x - bar(x)) / r, y - (y - bar(y)) / r
+    np.testing.assert_allclose(local.x, x, rtol=1e-11)
+    np.testing.assert_allclose(local.y, y, rtol=1e-11)
+
+
+def test_with_theta_one_the_rows_agree_for_ever(x64):
+    task = task_on("complete")
+    result = go(task, fm.SlidingNN(0.05, 0.05, theta=1.0, local_steps=5), 6, metrics=fm.metrics.Consensus())
+    assert result.history["consensus/x"][-1] < 1e-14
+    looser = go(task, fm.SlidingNN(0.05, 0.05, theta=2.0, local_steps=5), 6, metrics=fm.metrics.Consensus())
+    assert looser.history["consensus/x"][-1] > 1e-3
+
+
+def test_with_small_steps_the_networks_forms_aim_at_the_coupled_problem(x64):
+    task = task_on("complete")
+    exact = go(task, fm.SlidingNN(0.1, 0.1, theta=8.0, local_steps=60, printed=False), 200)
+    assert distance(task, exact) < 1e-6
+    lr, T = 0.002, round(1 / (0.002 * 0.7))
+    near = go(task, fm.LocalNN(lr, lr, r=8.0, local_steps=T), 60)
+    assert distance(task, near) < 0.25 * distance(task, go(task, fm.LocalTraining(0.1, 0.1), 600))
+
+
+# -- what nodes may see ------------------------------------------------------------------------------------------------
+
+
+def test_only_edges_carry_anything(x64):
+    """On a line a-b-c a change at c reaches a after two exchanges, not after one."""
+    network = Network.from_edges([(0, 1), (1, 2)])
+    task = fm.problems.personalized_quadratic(network, 0.5, seed=1)
+    changed = {k: np.array(v) for k, v in task.clients.fields.items()}
+    changed["a"][2] += 1.0
+    other = dataclasses.replace(task, clients=fm.ClientData.equal(changed, 3))
+    method = fm.LocalNN(0.05, 0.05, local_steps=2)
+    for rounds, reached in ((1, {1, 2}), (2, {0, 1, 2})):
+        a, b = go(task, method, rounds).x, go(other, method, rounds).x
+        assert {k for k in range(3) if np.abs(a[k] - b[k]).max() > 1e-12} == reached
+
+
+def test_floats_are_counted_along_the_edges(x64):
+    task = task_on("ring")
+    costs = go(task, sliding(task, inner_steps=2), 3).costs
+    assert costs["floats_up"].tolist() == [2 * 12 * 7] * 3  # two exchanges, 12 directed edges, 7 numbers
+    assert (costs["floats_up_x"].sum(), costs["floats_down"].sum()) == (2 * 12 * 4 * 3, 0)
+    assert costs["gossip_rounds"].tolist() == [2, 2, 2]
+    assert costs["grad_evals"].tolist() == [6 * 2 * 2] * 3
+    assert "gossip_rounds" not in go(task, fm.LocalTraining(0.1, 0.1), 1).costs
+
+
+def test_a_broken_node_harms_nobody_else(x64):
+    task = task_on("ring")
+    broken = {k: np.array(v) for k, v in task.clients.fields.items()}
+    broken["a"][0] = np.nan
+    data = fm.ClientData(broken, *(getattr(task.clients, n) for n in ("starts", "sizes", "smallest", "largest", "batching")))
+    for engine in ("simulator", "isolated"):
+        with pytest.warns(UserWarning, match="refused"):
+            result = fm.run(task.problem, data, sliding(task, inner_steps=3), rounds=3, engine=engine)
+        assert not np.isfinite(result.x[0]).all()
+        assert np.isfinite(result.x[1:]).all()
+        assert result.costs["dropped"].sum() > 0
+
+
+class Peeking(Decentralized):
+    """A method that adds up rows outside the nodes."""
+
+    def step(self, problem, state, nodes):
+        return state + state
+
+
+def test_rows_cannot_be_touched_outside_the_nodes(x64):
+    task = task_on("ring")
+    method = jax.tree_util.register_static(dataclasses.dataclass(frozen=True)(Peeking))()
+    with pytest.raises(fm.InputError, match="the nodes' own"):
+        go(task, method, 1)
+    with pytest.raises(fm.InputError, match="the nodes' own"):
+        np.asarray(Rows(np.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda t: go(t, fm.LocalSGDA(0.1, 0.1), 1), "is for a MinimaxProblem"),
+        (lambda t: go(t, sliding(t), 1, availability=fm.Availability(0.5)), "always there"),
+        (lambda t: go(t, sliding(t), 1, metrics=fm.metrics.Value()), "players of its own"),
+        (lambda t: fm.run(t.problem, t.clients.only(0), sliding(t), rounds=1), "6 nodes, but there are data of 1"),
+        (lambda t: t.problem.replace(coupling=-1.0), "coupling must be"),
+        (lambda t: t.problem.replace(network="ring"), "must be a Network"),
+        (lambda t: fm.LocalExtraStep(0.1, 1.5), "0 < p < 1"),
+        (lambda t: fm.LocalExtraStep(0.1, 0.5, coins=((0, 2), (1,))), "two sequences"),
+        (lambda t: fm.LocalExtraStep(0.1, 0.5, coins="fair"), "coins must be"),
+        (lambda t: fm.LocalExtraStep.from_theory(t.problem.replace(coupling=0.0), 1.0), "use LocalTraining"),
+    ],
+)
+def test_what_makes_no_sense_is_named(x64, attempt, message):
+    with pytest.raises(fm.InputError, match=message):
+        attempt(task_on("ring"))
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def test_accuracies_of_local_and_mean_models():
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    fields = {"inputs": (rng.normal(size=(60, 4)) + 2 * labels[:, None]).astype(np.float32), "labels": labels.astype(np.int32)}
+    for clients in (fm.ClientData.equal(fields, 4), fm.ClientData.from_owner(fields, np.repeat(range(4), [6, 12, 18, 24]))):
+        problem = fm.problems.personalized_training(fm.models.Logistic(3), clients, 3, 0.1, Network.ring(4))
+        result = fm.run(problem, clients, fm.LocalNN(0.3, 0.1, local_steps=5, batch_size=6), rounds=10)
+        local = fm.metrics.NodeAccuracy()
+        each = np.asarray(local.each(problem, clients, result.state))
+        for k in range(4):
+            x = jax.tree.map(lambda a, k=k: a[k], result.x)
+            guess = np.argmax(problem.predict(x, clients[k]["inputs"]), axis=-1)
+            np.testing.assert_allclose(each[k], np.mean(guess == clients[k]["labels"]), rtol=1e-6)
+        assert float(local(problem, clients, result.state)["worst"]) == pytest.approx(each.min())
+        mean = jax.tree.map(lambda a: a.mean(0), result.x)
+        guess = np.argmax(problem.predict(mean, fields["inputs"]), axis=-1)
+        shared = float(fm.metrics.GlobalAccuracy(fields)(problem, clients, result.state))
+        assert shared == pytest.approx(np.mean(guess == labels))
+        assert each.mean() > 0.6
