@@ -32,6 +32,15 @@ def test_the_fairness_pages_python_runs():
     assert abs(names["result"].w.sum() - 1) < 1e-5
 
 
+def test_the_personalised_pages_python_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "personalized.md").read_text(), flags=re.S)
+    names = {}
+    exec(block, names)
+    final = names["result"].final()
+    assert final["distance/total"] < 1e-3
+    assert final["gossip_rounds"] == 300
+
+
 def test_the_own_problem_example_solves_its_problem(tmp_path):
     done = run([str(ROOT / "examples" / "own_problem.py")], tmp_path)
     assert done.returncode == 0, done.stderr

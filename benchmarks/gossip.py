@@ -1,0 +1,125 @@
+"""What gossip costs: exchanges against the coupling (Theorems 1 and 2), and the time of one against the number of nodes.
+
+    python benchmarks/gossip.py --out gossip.png
+
+Ill-conditioned quadratics (mu = 1, L = 200) on a ring, to a distance of 1e-8, with the step sizes of the theory. Then random
+graphs of 100, 1,000 and 10,000 nodes with ten neighbours each and rows of 50 numbers: one exchange against a dense product.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+import fedminimax as fm
+from fedminimax.problems.personalized_quadratic import solution
+
+MU, L = 1.0, 200.0
+COUPLINGS = (4.0, 8.0, 16.0, 32.0, 64.0)
+NODES = (100, 1_000, 10_000)
+
+
+def quadratics(network: fm.Network, coupling: float) -> fm.Task:
+    """Return quadratics of curvatures from 1 to 200 with hardly any interaction."""
+    rng = np.random.default_rng(0)
+    diagonal = lambda values: np.diag(np.array(values))[None]
+    data = [
+        {
+            "A": diagonal([MU, 10.0, 50.0, L]),
+            "B": 0.1 * rng.normal(size=(1, 4, 3)),
+            "C": diagonal([MU, 20.0, L]),
+            "a": rng.normal(size=(1, 4)),
+            "b": rng.normal(size=(1, 3)),
+        }
+        for _ in range(network.count)
+    ]
+    clients = fm.ClientData.from_list(data)
+    own = fm.problems.quadratic(network.count).problem
+    problem = fm.PersonalizedProblem(own.loss, own.x0, own.y0, coupling, network)
+    return fm.Task(problem, clients, solution=solution(clients, network, coupling))
+
+
+def exchanges() -> dict[str, list[dict[str, float]]]:
+    """Return, for each method and coupling, the exchanges and gradients a node needs."""
+    network = fm.Network.ring(6, normalized=True)
+    found: dict[str, list[dict[str, float]]] = {"Sliding": [], "LocalExtraStep": []}
+    for c in COUPLINGS:
+        task = quadratics(network, c)
+        sliding = fm.Sliding.from_theory(task.problem, L, MU, inner_tol=1e-11, inner_steps=400)
+        local = fm.LocalExtraStep.from_theory(task.problem, L)
+        for method, rounds in ((sliding, int(100 * c) + 200), (local, int(250 * (L + c) ** 1.5 / c**0.5))):
+            seen = fm.run(
+                task.problem, task.clients, method, rounds=rounds, eval_every=max(1, rounds // 200), devices=1,
+                metrics=fm.metrics.Distance(task.solution), progress=False,
+            ).history  # fmt: skip
+            first = int(np.argmax(seen["distance/total"] < 1e-8))
+            if first == 0:
+                raise SystemExit(f"{type(method).__name__} did not get there in {rounds} rounds.")
+            row = {"coupling": c, "exchanges": int(seen["gossip_rounds"][first]), "gradients": seen["grad_evals"][first] / 6}
+            found[type(method).__name__].append(row)
+            print(type(method).__name__, row, flush=True)
+    return found
+
+
+def one_exchange() -> list[dict[str, float]]:
+    """Return the milliseconds of one exchange and of the dense product, for each number of nodes."""
+    rows = []
+    for count in NODES:
+        network = fm.Network.random(count, 10 if count < 10_000 else 14)
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(count, 50)), jnp.float32)
+        sparse = jax.jit(lambda x, network=network: network.product(x))
+        programs = {"sparse": lambda x=x, sparse=sparse: sparse(x)}
+        if count <= 1_000:
+            W = jnp.asarray(network.matrix.toarray(), jnp.float32)
+            dense = jax.jit(lambda W, x: W @ x)
+            programs["dense"] = lambda W=W, x=x, dense=dense: dense(W, x)
+        times: dict[str, list[float]] = {name: [] for name in programs}
+        for _ in range(30):
+            for name, program in programs.items():
+                begin = time.perf_counter()
+                jax.block_until_ready(program())
+                times[name].append(1e3 * (time.perf_counter() - begin))
+        row = {"nodes": count, "edges": len(network.edges)} | {f"{n}_ms": float(np.median(t)) for n, t in times.items()}
+        rows.append(row | {"ns_per_edge_and_number": 1e6 * row["sparse_ms"] / (2 * row["edges"] * 50)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("gossip.png"))
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "gossip.json")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    found = {"one_exchange": one_exchange(), "exchanges": exchanges()}
+    options.results.write_text(json.dumps(found, indent=1))
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    slope = lambda x, y: np.polyfit(np.log(x), np.log(y), 1)[0]
+    for name, rows in found["exchanges"].items():
+        c = [r["coupling"] for r in rows]
+        for ax, what in ((left, "exchanges"), (right, "gradients")):
+            values = [r[what] for r in rows]
+            ax.loglog(c, values, "o-", label=f"{name} (slope {slope(c, values):.2f})")
+            print(name, what, f"slope {slope(c, values):.2f}")
+    c = np.array(COUPLINGS)
+    rates = {"c lambda_max": c, "sqrt(c lambda_max (L + c lambda_max))": np.sqrt(c * (L + c))}
+    for label, rate in rates.items():
+        left.loglog(c, rate * found["exchanges"]["Sliding"][0]["exchanges"] / rate[0], "k:", linewidth=0.8)
+        left.annotate(
+            label, (c[-1], rate[-1] * found["exchanges"]["Sliding"][0]["exchanges"] / rate[0]), fontsize=7, ha="right"
+        )
+    left.set(xlabel="coupling x lambda_max", ylabel="exchanges to 1e-8")
+    right.set(xlabel="coupling x lambda_max", ylabel="gradients a node")
+    for ax in (left, right):
+        ax.legend(frameon=False, fontsize=8)
+    figure.savefig(options.out, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
