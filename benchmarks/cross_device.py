@@ -163,7 +163,8 @@ def draw(kind: str, data: str) -> None:
         runs = [c for c in curves[name] if len(c["round"]) == len(curves[name][0]["round"])]
         values = np.array([c[metric] for c in runs])
         (line,) = ax.plot(runs[0]["round"], values.mean(0), label=name, linewidth=2.2 if "MAGE" in name else 1.2)
-        ax.fill_between(runs[0]["round"], values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
+        if kind != "auc" or "MAGE" in name:  # those that collapse for a seed would cover the whole figure
+            ax.fill_between(runs[0]["round"], values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
         last = values[:, -1]
         print(f"{name:22s} {metric} {last.mean():.4f} +- {last.std():.4f} best {values.max(1).mean():.4f} "
               f"floats up {runs[0]['floats_up'][-1]:.3g} seeds {len(runs)}")  # fmt: skip

@@ -32,6 +32,15 @@ def test_the_fairness_pages_python_runs():
     assert abs(names["result"].w.sum() - 1) < 1e-5
 
 
+def test_the_cross_device_pages_python_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "cross_device.md").read_text(), flags=re.S)
+    names = {}
+    exec(block, names)
+    history = names["result"].history
+    assert history["robust/accuracy"][-1] > history["robust/accuracy"][0] + 0.1
+    assert history["waited"][-1] > 0
+
+
 def test_the_personalised_pages_python_runs():
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "personalized.md").read_text(), flags=re.S)
     names = {}
