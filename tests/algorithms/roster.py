@@ -13,7 +13,7 @@ class Row:
     """A method as the contract suite runs it: settings that are stable on every small problem."""
 
     algorithm: Any
-    variant: bool = False  # another solver of a method above it: what does not depend on the solver is not tested again
+    variant: bool = False  # shares its clients' program with a full row, but for a solver or a rule: a shorter list is enough
     rates: tuple[str, ...] = ("lr_x", "lr_y")  # the step sizes that schedules and sweeps try
 
     @property
@@ -50,7 +50,7 @@ ROSTER = [
     Row(fm.LocalSGDA(**_local, momentum=0.5), variant=True),
     Row(fm.LocalSGDAPlus(**_local, snapshot_every=2)),
     Row(fm.LocalSGDAPlus(**_local, snapshot_every=2, momentum=0.5), variant=True),
-    Row(fm.FSGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
+    Row(fm.FSGDA(**_local, server_lr_x=1.5, server_lr_y=0.5), variant=True),
     Row(fm.SAGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
     Row(fm.ParallelSGDA(**_common, batch_size=4, cohort_size=3)),
     Row(fm.FessGDA(**_local, server_lr_x=1.5, server_lr_y=0.5, p=0.5, beta=0.3)),
@@ -59,13 +59,13 @@ ROSTER = [
     Row(fm.FedNormSGDA(**_local, solver=fm.Proximal(0.3)), variant=True),
     Row(fm.FedNormSGDA(**_local, solver=fm.Weighted((1.0, 0.5, 0.25))), variant=True),
     Row(fm.FedNormSGDAPlus(**{**_local, "local_steps": fm.UniformSteps(1, 2, unit="epochs")}, snapshot_every=3)),
-    Row(fm.CDMA(**_local)),
+    Row(fm.CDMA(**_local), variant=True),
     Row(fm.CDMAGE(**_local)),
     Row(fm.CDMAGEPlus(**_local, alpha=0.4)),
     Row(fm.ExtraStepLocalSGD(**_local, fresh_batch=True)),
-    Row(fm.CODAPlus(**_local, theta=0.5, restart_every=5)),
+    Row(fm.CODAPlus(**_local, theta=0.5, restart_every=5), variant=True),
     Row(fm.CODASCA(**_local, theta=0.5, restart_every=5, server_lr_x=1.1, server_lr_y=0.9)),
-    Row(fm.CatalystScaffoldS(**_local, theta=0.5, restart_every=5)),
+    Row(fm.CatalystScaffoldS(**_local, theta=0.5, restart_every=5), variant=True),
     Row(fm.FedAvg(**_model, server_lr_x=1.5), rates=("lr_x",)),
     Row(fm.FedProx(**_model, mu=0.5), variant=True, rates=("lr_x",)),
     Row(fm.Scaffold(**_model, server_lr_x=0.9), rates=("lr_x",)),
@@ -77,10 +77,10 @@ ROSTER = [
 ]
 
 NODES = [
-    Row(fm.LocalTraining(**_common, local_steps=3, batch_size=4)),
-    Row(fm.DecentralizedExtraGradient(**_common, batch_size=4)),
+    Row(fm.LocalTraining(**_common, local_steps=3, batch_size=4), variant=True),
+    Row(fm.DecentralizedExtraGradient(**_common, batch_size=4), variant=True),
     Row(fm.Sliding(0.05, 0.3, inner_steps=3, batch_size=4), rates=("gamma",)),
     Row(fm.SlidingNN(**_common, local_steps=3, batch_size=4)),
     Row(fm.LocalExtraStep(0.02, 0.4), rates=("gamma",)),
-    Row(fm.LocalNN(**_common, local_steps=3, batch_size=4)),
+    Row(fm.LocalNN(**_common, local_steps=3, batch_size=4), variant=True),
 ]

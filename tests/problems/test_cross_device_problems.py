@@ -193,7 +193,7 @@ def test_engines_and_unequal_clients_agree_on_the_noise():
     fields = {"inputs": RNG.normal(size=(30, 2))}
     data = fm.ClientData.from_owner(fields, np.repeat([0, 1, 2], [4, 10, 16]))
     method = fm.CDMAGEPlus(0.05, 0.05, alpha=0.5, local_steps=2, batch_size=3, cohort_size=2)
-    runs = [fm.run(problem, data, method, rounds=3, **o) for o in ({"devices": 1}, {"devices": 2}, {"engine": "isolated"})]
+    runs = [fm.run(problem, data, method, rounds=3, **o) for o in ({"devices": 2}, {"engine": "isolated"})]
     for other in runs[1:]:
         for a, b in zip(jax.tree.leaves(runs[0].state), jax.tree.leaves(other.state), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
@@ -210,8 +210,9 @@ def test_a_gan_with_batch_normalisation_trains_and_refuses_what_makes_no_sense()
     data = fm.ClientData.equal({"inputs": RNG.uniform(-1, 1, (24, 28, 28, 1)).astype(np.float32)}, 4)
     pair = fm.models.DCGANGenerator(features=4, latent=5), fm.models.DCGANDiscriminator(features=4)
     problem = fm.problems.gan(*pair, data, latent=5)
-    method = fm.CDMAGE(0.01, 0.01, local_steps=2, batch_size=4, cohort_size=2)
+    method = fm.ParallelSGDA(0.01, 0.01, cohort_size=2)
     result = fm.run(problem, data, method, rounds=2)
+    assert any(np.abs(a - b).max() > 0 for a, b in zip(jax.tree.leaves(result.x), jax.tree.leaves(problem.x0), strict=True))
     assert problem.generate(result.x, jax.random.key(1), 3).shape == (3, 28, 28, 1)
     with pytest.raises(fm.InputError, match="depends on its batch as a whole"):
         fm.run(problem, data, method, rounds=1, metrics=fm.metrics.Value())

@@ -35,8 +35,8 @@ def personalized_training(
               - \frac{\beta_y}2 \|y_m\|^2
 
     Args:
-        model: a Flax module that maps inputs to one score a class (see :mod:`fedminimax.models`): logistic regression, an MLP, a
-            CNN, a ResNet-18 with group normalisation.
+        model: a Flax module that maps inputs to one score a class (see :mod:`fedminimax.models`): logistic regression, an MLP,
+            a CNN, a ResNet-18 with group normalisation.
         clients: data with the fields "inputs" and "labels", one client for each node.
         classes: how many classes.
         coupling: c.
