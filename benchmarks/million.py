@@ -26,8 +26,9 @@ def measure(method: str, clients: int, rounds: int) -> dict[str, float]:
     import numpy as np
 
     import fedminimax as fm
+    from fedminimax import players
 
-    prototypes = np.random.default_rng(0).normal(size=(10, 784)).astype(np.float32)
+    prototypes = jnp.asarray(np.random.default_rng(0).normal(size=(10, 784)), jnp.float32)
 
     def make(client):
         """Return 60 examples of two classes, which depend on the client's number."""
@@ -51,7 +52,7 @@ def measure(method: str, clients: int, rounds: int) -> dict[str, float]:
         on_disk = sum(f.stat().st_blocks * 512 for f in states.glob("*")) if states.exists() else 0
         apparent = sum(f.stat().st_size for f in states.glob("*")) if states.exists() else 0
     return {
-        "parameters": fm.players.size((problem.x0, problem.y0)),
+        "parameters": players.size((problem.x0, problem.y0)),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "file_mb": on_disk / 2**20,
         "file_if_all_took_part_mb": apparent / 2**20,
@@ -73,7 +74,7 @@ def main() -> None:
     for method in METHODS:
         for clients in CLIENTS:
             command = [sys.executable, __file__, "--one", method, str(clients), "--rounds", str(options.rounds)]
-            out = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+            out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ)
             print(method, clients, {k: round(v, 3) for k, v in json.loads(out.stdout.splitlines()[-1]).items()}, flush=True)
 
 

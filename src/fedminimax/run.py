@@ -89,7 +89,7 @@ def run(
         state: an algorithm's state to start from, at round 0.
         start: a result to continue exactly, from its last round and with its seed.
         client_store: where clients' own states (control variates) live: "device", "host" (its memory), or a folder for
-            memory-mapped files; by default on the device while they are small.
+            memory-mapped files; by default on the device while they are small. On the host, cohorts run on one device.
         progress: show a progress bar; by default on a terminal only.
         watch: the metric that the bar shows; by default the first.
     """
@@ -231,7 +231,9 @@ def _layout(
     cohort = getattr(algorithm, "cohort_size", None) or clients.count
     parameters = players.size(problem.x0) + players.size(problem.y0)
     worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
-    return Layout(strategy, host.usable(devices, worthwhile), host_state)
+    # One device reads and writes the host: several would wait for each other where replies are added up, and for the host,
+    # and may hold each other up for ever.
+    return Layout(strategy, 1 if host_state else host.usable(devices, worthwhile), host_state)
 
 
 class _Judge:

@@ -208,9 +208,7 @@ class Simulator:
             self.store.write_rows(ids, np.asarray(here), rows)  # type: ignore[union-attr]
             return np.asarray(token)
 
-        token = io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, self.store.pack(states), token)
-        # Every device writes the same; none may read on before all have.
-        return token if self.layout.devices == 1 else jax.lax.pmax(token, _AXIS)
+        return io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, self.store.pack(states), token)
 
     def one_round(
         self, algorithm: Algorithm, clients: ClientData, weights: Any, key: Key, carry: Carry, t: Any, trace: Any
