@@ -17,31 +17,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedminimax as fm
-from fedminimax.problems.personalized_quadratic import solution
+from fedminimax.problems.personalized_quadratic import ill_conditioned
 
-MU, L = 1.0, 200.0
 COUPLINGS = (4.0, 8.0, 16.0, 32.0, 64.0)
 NODES = (100, 1_000, 10_000)
-
-
-def quadratics(network: fm.Network, coupling: float) -> fm.Task:
-    """Return quadratics of curvatures from 1 to 200 with hardly any interaction."""
-    rng = np.random.default_rng(0)
-    diagonal = lambda values: np.diag(np.array(values))[None]
-    data = [
-        {
-            "A": diagonal([MU, 10.0, 50.0, L]),
-            "B": 0.1 * rng.normal(size=(1, 4, 3)),
-            "C": diagonal([MU, 20.0, L]),
-            "a": rng.normal(size=(1, 4)),
-            "b": rng.normal(size=(1, 3)),
-        }
-        for _ in range(network.count)
-    ]
-    clients = fm.ClientData.from_list(data)
-    own = fm.problems.quadratic(network.count).problem
-    problem = fm.PersonalizedProblem(own.loss, own.x0, own.y0, coupling, network)
-    return fm.Task(problem, clients, solution=solution(clients, network, coupling))
 
 
 def exchanges() -> dict[str, list[dict[str, float]]]:
@@ -49,8 +28,9 @@ def exchanges() -> dict[str, list[dict[str, float]]]:
     network = fm.Network.ring(6, normalized=True)
     found: dict[str, list[dict[str, float]]] = {"Sliding": [], "LocalExtraStep": []}
     for c in COUPLINGS:
-        task = quadratics(network, c)
-        sliding = fm.Sliding.from_theory(task.problem, L, MU, inner_tol=1e-11, inner_steps=400)
+        task = ill_conditioned(network, c)
+        L, mu = task.info["L"], task.info["mu"]
+        sliding = fm.Sliding.from_theory(task.problem, L, mu, inner_tol=1e-11, inner_steps=400)
         local = fm.LocalExtraStep.from_theory(task.problem, L)
         for method, rounds in ((sliding, int(100 * c) + 200), (local, int(250 * (L + c) ** 1.5 / c**0.5))):
             seen = fm.run(
@@ -108,7 +88,7 @@ def main() -> None:
             ax.loglog(c, values, "o-", label=f"{name} (slope {slope(c, values):.2f})")
             print(name, what, f"slope {slope(c, values):.2f}")
     c = np.array(COUPLINGS)
-    rates = {"c lambda_max": c, "sqrt(c lambda_max (L + c lambda_max))": np.sqrt(c * (L + c))}
+    rates = {"c lambda_max": c, "sqrt(c lambda_max (L + c lambda_max))": np.sqrt(c * (200.0 + c))}
     for label, rate in rates.items():
         left.loglog(c, rate * found["exchanges"]["Sliding"][0]["exchanges"] / rate[0], "k:", linewidth=0.8)
         left.annotate(

@@ -2,7 +2,7 @@
 
     python examples/auc_mnist.py --rounds 120 --out auc.png
 
-Needs MNIST's files (`FEDMINIMAX_DATA`) or a network to fetch them from. Five minutes on two cores.
+Needs MNIST's files (`FEDMINIMAX_DATA`) or a network to fetch them from.
 """
 
 import argparse

@@ -3,7 +3,8 @@
     python examples/personalized_ring.py --out ring.png
 
 Every node has its own classifier and its own noise against it. With coupling 0 they train alone; with more of it they share
-what they know; with too much they are one model. Runs on handwritten digits that come with scikit-learn, in about a minute.
+what they know; with too much they are one model. Runs on handwritten digits that come with scikit-learn, in
+about a minute and a half.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
     python examples/robust_training.py --data fashion_mnist --rounds 200 --out robust.png
 
-Needs the dataset's files (`FEDMINIMAX_DATA`) or a network to fetch them from. Two minutes on two cores.
+Needs the dataset's files (`FEDMINIMAX_DATA`) or a network to fetch them from. Sixty rounds
+take about a minute.
 """
 
 import argparse

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 from scipy.sparse import coo_array, csr_array
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedminimax import checks
 from fedminimax.errors import InputError
@@ -121,7 +121,7 @@ class Network:
 
     @classmethod
     def random(cls, count: int, degree: float, seed: int = 0, **options: Any) -> Network:
-        """Build an Erdos-Renyi graph of so many neighbours in the mean; a first try that is connected is taken, of a hundred.
+        """Build an Erdos-Renyi graph of so many neighbours in the mean; the first of a hundred tries that is connected.
 
         Args:
             count: M.
@@ -162,7 +162,9 @@ class Network:
         largest = float(eigsh(self.matrix, k=1, which="LA", return_eigenvectors=False)[0])
         # The smallest above zero is what is left of lambda_max I - W once the constant vector is taken out.
         ones = np.full(self.count, 1 / np.sqrt(self.count))
-        flipped = _Deflated(self.matrix, largest, ones)
+        flipped = LinearOperator(
+            self.matrix.shape, matvec=lambda v: largest * (v - ones * (ones @ v)) - self.matrix @ v, dtype=float
+        )
         return largest - float(eigsh(flipped, k=1, which="LA", return_eigenvectors=False, tol=1e-8)[0]), largest
 
     @property
@@ -216,10 +218,8 @@ class Network:
         graph = nx.Graph()
         graph.add_nodes_from(range(self.count))
         graph.add_edges_from(self.edges.tolist())
-        spots = np.array([nx.kamada_kawai_layout(graph)[k] for k in range(self.count)]) if self.count <= 200 else None
-        if spots is None:
-            layout = nx.spring_layout(graph, seed=seed)
-            spots = np.array([layout[k] for k in range(self.count)])
+        layout = nx.kamada_kawai_layout(graph) if self.count <= 200 else nx.spring_layout(graph, seed=seed)
+        spots = np.array([layout[k] for k in range(self.count)])
         for i, j in self.edges.tolist():
             ax.plot(*spots[[i, j]].T, color="0.75", linewidth=1, zorder=1)
         size = float(np.clip(4000 / self.count, 12, 320))
@@ -242,17 +242,6 @@ class Network:
 
     def __repr__(self) -> str:
         return f"Network({self.count} nodes, {len(self.edges)} edges, lambda_max = {self.lambda_max:.4g})"
-
-
-def _Deflated(matrix: csr_array, shift: float, kernel: np.ndarray) -> Any:
-    """Return v -> shift v - W v without v's part along the kernel, as an operator."""
-    from scipy.sparse.linalg import LinearOperator
-
-    def apply(v: np.ndarray) -> np.ndarray:
-        v = v.ravel()
-        return shift * (v - kernel * (kernel @ v)) - matrix @ v
-
-    return LinearOperator(matrix.shape, matvec=apply, dtype=float)
 
 
 def _shown(sizes: list[int], most: int = 4) -> str:

@@ -12,7 +12,7 @@ import fedminimax as fm
 from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.engines.nodes import Rows
 from fedminimax.network import Network
-from fedminimax.problems.personalized_quadratic import solution
+from fedminimax.problems.personalized_quadratic import ill_conditioned, solution
 from fedminimax.problems.quadratic import client_means, saddle
 
 GRAPHS = {
@@ -91,22 +91,6 @@ def test_a_huge_coupling_makes_all_nodes_agree_on_the_global_saddle(x64):
     np.testing.assert_allclose(task.solution.x, np.broadcast_to(whole.x, (6, 4)), atol=1e-5)
     nearer = [np.abs(solution(task.clients, network, c).x - whole.x).max() for c in (0.1, 10, 1000)]
     assert nearer[0] > 5 * nearer[1] > 250 * nearer[2] > 0
-
-
-def ill_conditioned(network, coupling):
-    """Return quadratics whose curvatures go from 1 to 200, with hardly any interaction: mu = 1, L = 200."""
-    rng = np.random.default_rng(0)
-    data = [
-        {
-            "A": np.diag([1.0, 10.0, 50.0, 200.0])[None], "B": 0.1 * rng.normal(size=(1, 4, 3)),
-            "C": np.diag([1.0, 20.0, 200.0])[None], "a": rng.normal(size=(1, 4)), "b": rng.normal(size=(1, 3)),
-        }
-        for _ in range(network.count)
-    ]  # fmt: skip
-    clients = fm.ClientData.from_list(data)
-    own = fm.problems.quadratic(network.count).problem
-    problem = fm.PersonalizedProblem(own.loss, own.x0, own.y0, coupling, network)
-    return fm.Task(problem, clients, solution=solution(clients, network, coupling), info={"L": 200.0, "mu": 1.0})
 
 
 def test_sliding_needs_exchanges_in_proportion_to_the_coupling_and_no_more_local_work(x64):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.engines.nodes import Nodes, Rows
@@ -35,12 +34,6 @@ class Decentralized(Algorithm):
         """Carry out one round on the nodes."""
         nodes = Nodes(clients, problem.network)
         return nodes.result(self.step(problem, Rows(state), nodes))
-
-
-def coupled(problem: Any, gradient: Point, mixed: Point) -> Point:
-    """Return a node's part of grad F: (grad_x f + c (WX), grad_y f - c (WY))."""
-    c = problem.coupling
-    return Point(players.add(gradient.x, mixed.x, c), players.add(gradient.y, mixed.y, -c))
 
 
 def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:
@@ -111,4 +104,4 @@ class DecentralizedExtraGradient(Decentralized):
     def move(self, problem: Any, node: Any, z: Point, at: Point, mixed: Point) -> Point:
         """Return P(z - eta grad F(at)), the node's part of it."""
         gradient = problem.grad(at.x, at.y, node.batch(self.batch_size))
-        return descent_ascent(problem, z, coupled(problem, gradient, mixed), self.lr_x, self.lr_y)
+        return descent_ascent(problem, z, problem.coupled(gradient, mixed), self.lr_x, self.lr_y)

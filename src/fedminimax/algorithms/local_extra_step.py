@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
-from fedminimax.algorithms.decentralized import Decentralized, coupled
+from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.engines.nodes import Nodes, Rows
 from fedminimax.errors import InputError
@@ -118,7 +118,7 @@ class LocalExtraStep(Decentralized):
 
     def look_ahead(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
         """Return Z' = P(Z-bar - gamma grad F(U))."""
-        return descent_ascent(problem, self._between(state), coupled(problem, state.slope, state.mixed), self.gamma, self.gamma)
+        return descent_ascent(problem, self._between(state), problem.coupled(state.slope, state.mixed), self.gamma, self.gamma)
 
     def move(
         self, problem: Any, node: Any, stay_local: Any, state: ExtraStepState, half: Point, mixed: Point
@@ -130,7 +130,7 @@ class LocalExtraStep(Decentralized):
         change = players.select(
             stay_local, players.zeros_like(mixed), players.scale(players.sub(mixed, state.mixed), 1.0 / self.p)
         )
-        direction = coupled(problem, players.add(state.slope, local), players.add(state.mixed, change))
+        direction = problem.coupled(players.add(state.slope, local), players.add(state.mixed, change))
         new = descent_ascent(problem, self._between(state), direction, self.gamma, self.gamma)
         return state._replace(x=new.x, y=new.y)
 

@@ -33,6 +33,7 @@ _SERVER, _CLIENT, _ANSWER, _ORDER, _DELAY = range(5)
 
 
 _DEFAULT_GUARD = Guard()
+_UNGUARDED = Guard(drop_nonfinite=False)
 
 
 @dataclass(frozen=True)
@@ -115,30 +116,31 @@ class Round(ABC):
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
         weights: Any,
+        guard: Guard,
     ) -> Executed:
         """Run ``fn`` on the cohort's clients; with weights return the weighted sum, without them the stacked replies."""
 
     @abstractmethod
-    def mix(self, network: Network, rows: Tree, check: bool) -> tuple[Tree, Any]:
-        """Return W times the rows, and how many messages were ignored because they were not finite."""
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
+        """Return W times the rows, and how many messages were ignored because they were not finite (see Guard)."""
 
-    def gossip(self, network: Network, rows: Tree, when: Any, check: bool) -> Tree:
+    def gossip(self, network: Network, rows: Tree, when: Any) -> Tree:
         """Carry out one exchange along all edges, if it is time for it, and count it."""
         messages = 2 * len(network.edges)
         takes_place = True if when is None else when
-        out, ignored = self.mix_if(network, rows, takes_place, check)
+        out, ignored = self.mix_if(network, rows, takes_place)
         row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
         self.messages.append(Message(accounting.MIX, accounting.NOTHING, accounting.measure_reply(row), messages))
         count = jnp.where(takes_place, messages, 0)
         self.traffic.append(Traffic(0, count, ignored, *accounting.split(0), 0.0))
         return out
 
-    def mix_if(self, network: Network, rows: Tree, takes_place: Any, check: bool) -> tuple[Tree, Any]:
+    def mix_if(self, network: Network, rows: Tree, takes_place: Any) -> tuple[Tree, Any]:
         """Return what :meth:`mix` does, or zeros where there is no exchange."""
         if takes_place is True:
-            return self.mix(network, rows, check)
+            return self.mix(network, rows)
         nothing = lambda: (players.zeros_like(rows), jnp.zeros((), jnp.int32))
-        return jax.lax.cond(takes_place, lambda: self.mix(network, rows, check), nothing)
+        return jax.lax.cond(takes_place, lambda: self.mix(network, rows), nothing)
 
     @property
     @abstractmethod
@@ -191,7 +193,7 @@ class Clients:
     """
 
     def __init__(self, current: Round):
-        self._round = self.current = current
+        self.current = current
         self.count, self.weights, self.round = current.count, current.weights, current.t
 
     def sample(self, size: int | None, weights: Any = None, replace: bool = False) -> Cohort:
@@ -202,7 +204,7 @@ class Clients:
             weights: draw in proportion to these, [N]; by default uniformly.
             replace: whether a client may be drawn more than once.
         """
-        current = self._round
+        current = self.current
         size = self.count if size is None else size
         if size > self.count and not replace:
             raise InputError(f"cohort_size is {size}, but there are {self.count} clients: ask for at most {self.count}.")
@@ -258,7 +260,7 @@ class Clients:
 
         For steps that differ between clients this costs O(N) small integers a round.
         """
-        current = self._round
+        current = self.current
         if current.trace is not None and current.trace.steps is not None:
             return jnp.asarray(current.trace.steps)[current.t]
         if isinstance(spec, int):
@@ -268,7 +270,7 @@ class Clients:
 
     def draw(self, name: str, sampler: Callable[[jax.Array], Tree]) -> Tree:
         """Return a random draw of the server's own, which a trace may replay by its name."""
-        current = self._round
+        current = self.current
         key = keys.as_jax(current.next_key())
         if name in current.draws:
             raise InputError(f"The server draws {name!r} twice in a round: give its draws names of their own.")
@@ -350,7 +352,7 @@ class Cohort:
             shared: what everybody knows.
             rows: what each has its own row of, [S, ...].
         """
-        return self._exchange(fn, shared, rows, None, sent=False).value
+        return self._exchange(fn, shared, rows, None, own=True).value
 
     def mean(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
         """Return the weighted mean of the replies; by default the weights are p_i over those that replied.
@@ -376,7 +378,7 @@ class Cohort:
         return players.scale(done.value, share)
 
     def _exchange(
-        self, fn: ClientFunction, broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...], weights: Any, sent: bool = True
+        self, fn: ClientFunction, broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...], weights: Any, own: bool = False
     ) -> Executed:
         current, availability = self._round, self._round.conditions.availability
         broadcast = tuple(jax.tree.map(jnp.asarray, b) for b in broadcast)
@@ -398,11 +400,12 @@ class Cohort:
             waited = jnp.asarray(trace.waited[nth])[current.t]
         elif delay is not None and seconds is not None:
             waited = delay.waited(seconds, present, expected)
-        down = accounting.measure_request(fn, broadcast, per_client) if sent else accounting.NOTHING
-        done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights)
+        down = accounting.NOTHING if own else accounting.measure_request(fn, broadcast, per_client)
+        guard = _UNGUARDED if own else current.conditions.guard
+        done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights, guard)
         answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
-        up = accounting.measure_reply(row) if sent else accounting.NOTHING
+        up = accounting.NOTHING if own else accounting.measure_reply(row)
         current.messages.append(Message(_function_name(fn), down, up, self.size))
         current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations, waited))
         current.answers.append(jnp.ones(self.size, bool) if present is None else present)

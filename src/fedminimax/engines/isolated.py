@@ -22,7 +22,7 @@ from fedminimax.engines.accounting import Message
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
-from fedminimax.engines.guard import finite
+from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.simulator import Carry, Placed, Progress
 from fedminimax.engines.store import ClientStore
@@ -170,6 +170,7 @@ class IsolatedRound(Round):
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
         weights: Any,
+        guard: Guard,
     ) -> Executed:
         """Send ``fn``'s name and its arguments to every client that is present, and put the replies together."""
         name = getattr(fn, "__name__", "")
@@ -178,7 +179,6 @@ class IsolatedRound(Round):
             raise InputError(
                 f"{name or fn!r} cannot be sent to clients: map a method of the algorithm, not a closure or a lambda."
             )
-        guard = self.conditions.guard
         here = np.ones(cohort.size, bool) if present is None else np.asarray(present)
         replies: list[Any] = [None] * cohort.size
         accepted, evaluations = np.zeros(cohort.size, bool), accounting.split(0)
@@ -213,11 +213,11 @@ class IsolatedRound(Round):
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
         return Executed(total, jnp.sum(kept), expected.note, refused, evaluations)
 
-    def mix(self, network: Network, rows: Tree, check: bool) -> tuple[Tree, Any]:
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
         """Send every node's row to its neighbours as bytes; each adds up what it is sent."""
         row = lambda k: jax.tree.map(lambda a: np.asarray(a[k]), rows)
         letters = [wire.encode(row(k)) for k in range(self.count)]
-        results, ignored = [], 0
+        results, ignored, check = [], 0, self.conditions.guard.drop_nonfinite
         for k in range(self.count):
             own = row(k)
             total = jax.tree.map(np.zeros_like, own)
@@ -230,10 +230,10 @@ class IsolatedRound(Round):
             results.append(total)
         return jax.tree.map(lambda *parts: jnp.stack(parts), *results), jnp.asarray(ignored, jnp.int32)
 
-    def mix_if(self, network: Network, rows: Tree, takes_place: Any, check: bool) -> tuple[Tree, Any]:
+    def mix_if(self, network: Network, rows: Tree, takes_place: Any) -> tuple[Tree, Any]:
         """Return what :meth:`mix` does, or zeros where there is no exchange."""
         if takes_place:
-            return self.mix(network, rows, check)
+            return self.mix(network, rows)
         return players.zeros_like(rows), jnp.zeros((), jnp.int32)
 
     def _expected(self, function: str, algorithm: Algorithm, note: Tree, broadcast: Any, per_client: Any) -> Reply:

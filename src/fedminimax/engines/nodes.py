@@ -7,14 +7,12 @@ row but through ``mix``, whatever carries it out.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
 
 from fedminimax.engines.cohort import ClientFunction, Clients
-from fedminimax.engines.guard import Guard
 from fedminimax.errors import InputError
 from fedminimax.network import Network
 from fedminimax.players import Tree
@@ -46,9 +44,6 @@ class Nodes:
         current = clients.current
         if current.conditions.availability is not None:
             raise InputError("Nodes of a network are always there: leave availability out.")
-        # What a node computes is its own. Messages are what is checked, where they arrive.
-        self._check = current.conditions.guard.drop_nonfinite
-        current.conditions = dataclasses.replace(current.conditions, guard=Guard(drop_nonfinite=False))
         self._clients, self._network, self._everybody = clients, network, clients.all()
         self.count, self.round = clients.count, clients.round
 
@@ -72,7 +67,7 @@ class Nodes:
             rows: what is exchanged.
             when: whether the exchange takes place at all (a scalar); where not, the rows that come back are zeros.
         """
-        return Rows(self._clients.current.gossip(self._network, _tree(rows), when, self._check))
+        return Rows(self._clients.current.gossip(self._network, _tree(rows), when))
 
     def result(self, rows: Rows) -> Tree:
         """Return what the nodes hold at the end of a round, stacked: for the engine, which keeps it until the next."""

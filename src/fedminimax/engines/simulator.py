@@ -24,7 +24,7 @@ from fedminimax.engines.accounting import Message, Traffic
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
-from fedminimax.engines.guard import finite
+from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.store import JOURNAL, ClientStore
 from fedminimax.errors import InputError
@@ -296,9 +296,10 @@ class SimulatedRound(Round):
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
         weights: Any,
+        guard: Guard,
     ) -> Executed:
         """Run ``fn`` for the whole cohort: ``width`` clients side by side, in ``turns``, on each device."""
-        guard, problem = self.conditions.guard, self.simulator.problem
+        problem = self.simulator.problem
         devices, turns, width = self._places(cohort.size)
         stack = weights is None or guard.stacks
 
@@ -377,10 +378,10 @@ class SimulatedRound(Round):
         total = players.scale(guard.combine(value, accepted), sums.weight) if stack else sums.value
         return Executed(total, sums.weight, note, sums.refused, sums.evaluations)
 
-    def mix(self, network: Network, rows: Tree, check: bool) -> tuple[Tree, Any]:
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
         """Return W times the rows as a sum over edges, all at once."""
         i, j = (jnp.asarray(ends) for ends in network.edges.T)
-        sound = jnp.ones(self.count, bool)
+        check, sound = self.conditions.guard.drop_nonfinite, jnp.ones(self.count, bool)
         if check:
             sound = jax.vmap(finite)(rows)
             rows = jax.tree.map(lambda x: jnp.where(sound.reshape(-1, *[1] * (x.ndim - 1)), x, 0), rows)

@@ -12,7 +12,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import _metric, correct, examples_of
 from fedminimax.players import Point
-from fedminimax.problems.base import Span, group_mean, on_batch, per_example
+from fedminimax.problems.base import Span, group_mean, per_example
 from fedminimax.problems.personalized import PersonalizedProblem
 
 
@@ -35,18 +35,14 @@ class Residual:
         """Return the norm."""
         problem = _personal(problem, "Residual")
         z = Point(state.x, state.y)
-        data, network, c = jax.tree.map(jnp.asarray, clients), problem.network, problem.coupling
+        data = jax.tree.map(jnp.asarray, clients)
 
-        def own(node: Any, x: Any, y: Any) -> Point:
-            span = Span(data, data.starts[node], data.sizes[node])
-            gradient = lambda loss: jax.grad(loss, argnums=(0, 1))
-            return Point(*on_batch(problem.loss, gradient, (x, y), span))
+        def step(row: Any) -> Point:
+            node, here, mixed = row
+            g = problem.coupled(problem.grad(here.x, here.y, Span(data, data.starts[node], data.sizes[node])), mixed)
+            return problem.project(Point(players.add(here.x, g.x, -1.0), players.add(here.y, g.y)))
 
-        g = jax.lax.map(lambda row: own(*row), (jnp.arange(network.count), z.x, z.y))
-        mixed = network.product(z)
-        down = players.add(g.x, mixed.x, c)
-        up = players.add(g.y, mixed.y, -c)
-        moved = jax.vmap(problem.project)(Point(players.add(z.x, down, -1.0), players.add(z.y, up)))
+        moved = jax.lax.map(step, (jnp.arange(clients.count), z, problem.network.product(z)))
         return players.norm(players.sub(moved, z))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.network import Network
@@ -46,6 +47,8 @@ class PersonalizedProblem:
     y_set: Set | None = None
     predict: Callable[[Tree, Tree], jax.Array] | None = None
     name: str = "personalised problem"
+    own: MinimaxProblem = field(init=False, repr=False)
+    """One node's part of the problem, without the coupling."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -53,14 +56,9 @@ class PersonalizedProblem:
         if not (np.isfinite(self.coupling) and self.coupling >= 0):
             raise InputError(f"coupling must be a finite number that is not negative, not {self.coupling}.")
         own = MinimaxProblem(self.loss, self.x0, self.y0, x_set=self.x_set, y_set=self.y_set, name=self.name)
-        for field in ("x0", "y0", "x_set", "y_set"):
-            object.__setattr__(self, field, getattr(own, field))
-        object.__setattr__(self, "_own", own)
-
-    @property
-    def own(self) -> MinimaxProblem:
-        """One node's part of the problem, without the coupling."""
-        return self._own  # type: ignore[attr-defined]
+        for name in ("x0", "y0", "x_set", "y_set"):
+            object.__setattr__(self, name, getattr(own, name))
+        object.__setattr__(self, "own", own)
 
     @property
     def weights(self) -> None:
@@ -82,6 +80,10 @@ class PersonalizedProblem:
     def grad(self, x: Tree, y: Tree, batch: Tree | Span) -> Point:
         """Return the gradient of f_m on a batch, or on all of a node's examples."""
         return self.own.grad(x, y, batch)
+
+    def coupled(self, gradient: Point, mixed: Point) -> Point:
+        """Return a node's part of grad F from its own gradient and its row of WZ: (g_x + c (WX)_m, g_y - c (WY)_m)."""
+        return Point(players.add(gradient.x, mixed.x, self.coupling), players.add(gradient.y, mixed.y, -self.coupling))
 
     def project_x(self, x: Tree) -> Tree:
         """Return one node's x, projected."""
