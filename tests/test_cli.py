@@ -62,9 +62,12 @@ def test_wrong_input_is_one_sentence(tmp_path, arguments, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    with_trace = call(*arguments, "--debug", cwd=tmp_path, **NOWHERE)
-    assert "Traceback" in with_trace.stderr
-    assert message in with_trace.stderr
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path):
+    done = call("demo", "--rounds", "1", "--debug", cwd=tmp_path)
+    assert "Traceback" in done.stderr
+    assert "--rounds is 1" in done.stderr
 
 
 def test_cores_become_devices_unless_told_otherwise(tmp_path):

@@ -28,7 +28,8 @@ class Result:
     Attributes:
         state: the algorithm's full final state; ``x`` and ``y`` are its players.
         history: arrays over the evaluations: "round", every metric, and the costs up to then ("floats_up", "grad_evals", ...).
-        costs: arrays over rounds: floats down and up by player, gradient evaluations, replies, replies dropped by the guard.
+        costs: arrays over rounds: floats down and up by player, gradients of examples, local steps, replies, those that the
+            guard dropped; on a network the exchanges.
         messages: the exchanges of one round: which client function was called, and the floats of request and reply.
         method: the algorithm's name.
         settings: the algorithm with its hyper-parameters, as text.

@@ -35,7 +35,7 @@ class Row:
     @property
     def name(self) -> str:
         solver = getattr(self.algorithm, "solver", None)
-        extra = "-momentum" if getattr(self.algorithm, "momentum", None) is not None else ""
+        extra = "-momentum" if isinstance(getattr(self.algorithm, "momentum", None), float) else ""
         extra += "" if solver is None or type(solver).__name__ in ("Plain", "Momentum") else f"-{type(solver).__name__}"
         steps = getattr(self.algorithm, "local_steps", 1)
         return type(self.algorithm).__name__ + extra + ("" if isinstance(steps, int) else f"-{type(steps).__name__}")
@@ -80,7 +80,12 @@ NODES = [
     Row(fm.LocalTraining(**_common, local_steps=3, batch_size=4), variant=True),
     Row(fm.DecentralizedExtraGradient(**_common, batch_size=4), variant=True),
     Row(fm.Sliding(0.05, 0.3, inner_steps=3, batch_size=4), rates=("gamma",)),
-    Row(fm.SlidingNN(**_common, local_steps=3, batch_size=4)),
+    Row(fm.SlidingNN(**_common, momentum=0.5, personal="u", local_steps=3, batch_size=4)),
     Row(fm.LocalExtraStep(0.02, 0.4), rates=("gamma",)),
-    Row(fm.LocalNN(**_common, local_steps=3, batch_size=4), variant=True),
+    Row(fm.LocalNN(**_common, momentum=0.5, local_steps=3, batch_size=4), variant=True),
 ]
+
+CLASSES = {type(row.algorithm): row for row in reversed([*ROSTER, *NODES])}
+"""The first row of each method."""
+KINDS = [CLASSES[kind] for kind in (fm.CDMAGE, fm.Scaffold, fm.ScaffPD, fm.Sliding)]
+"""A row of each kind: two phases, clients with states, weights on clients, nodes."""

@@ -269,6 +269,7 @@ def test_unequal_steps_are_counted_client_by_client(x64, engine):
     method = fm.FedNormSGDA(0.1, 0.1, local_steps=7, batch_size=2, cohort_size=2)
     costs = fm.run(problem, data, method, rounds=2, engine=engine, trace=trace).costs
     assert costs["grad_evals"].tolist() == [2 * (1 + 4), 2 * (9 + 2)]
+    assert costs["local_steps"].tolist() == [1 + 4, 9 + 2]
 
 
 def test_counts_beyond_32_bits_stay_exact(x64):
@@ -280,7 +281,7 @@ def test_counts_beyond_32_bits_stay_exact(x64):
     @method
     class Billing(fm.LocalSGDA):
         def local_update(self, problem, client, x, y):
-            client.evaluations = client.evaluations + 2_000_000_011
+            client.took_gradients(2_000_000_011)
             return Point(jnp.zeros_like(x), jnp.zeros_like(y))
 
     costs = fm.run(problem, data, Billing(0.1, 0.1, local_steps=1, batch_size=1), rounds=2).costs
@@ -291,11 +292,12 @@ def test_counts_of_a_million_clients_stay_exact():
     from fedminimax.engines import accounting
 
     counts = np.random.default_rng(0).integers(0, 2**31 - 1, 1_000_000, dtype=np.int32)
-    parts = [int(np.asarray(jnp.sum(part))) for part in accounting.split(jnp.asarray(counts))]
-    traffic = accounting.Traffic(*(np.array([[v]]) for v in (0, 0, 0, *parts, 0.0)))
+    work = jnp.sum(accounting.split(accounting.Work(counts, counts // 3)), axis=0)
+    traffic = accounting.Traffic(*(np.array([[v]]) for v in (0, 0, 0, work, 0.0)))
     nothing = dict.fromkeys(accounting.PLAYERS, 0)
     costs = accounting.history([accounting.Message("f", nothing, nothing)], traffic)
     assert costs["grad_evals"].tolist() == [int(counts.astype(np.int64).sum())]
+    assert costs["local_steps"].tolist() == [int((counts // 3).astype(np.int64).sum())]
 
 
 # -- the guard ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.engines.nodes import Nodes, Rows
+from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar
@@ -34,6 +35,12 @@ class Decentralized(Algorithm):
         """Carry out one round on the nodes."""
         nodes = Nodes(clients, problem.network)
         return nodes.result(self.step(problem, Rows(state), nodes))
+
+
+def at_least_one(what: str, value: Any) -> None:
+    """Raise an :class:`InputError` for a number below 1."""
+    if isinstance(value, float) and value < 1:
+        raise InputError(f"{what} must be at least 1, but is {value}: its inverse is how far a node goes to the average.")
 
 
 def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
-from fedminimax.algorithms.decentralized import Decentralized
+from fedminimax.algorithms.decentralized import Decentralized, at_least_one
 from fedminimax.algorithms.local import descent_ascent
+from fedminimax.algorithms.solvers import solver_of
 from fedminimax.engines.nodes import Nodes, Rows
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
@@ -152,6 +153,7 @@ class LocalNN(Decentralized):
         lr_x: eta for x.
         lr_y: eta for y.
         r: at least 1.
+        momentum: rho of the buffers of the local steps, from zero each round; None: none.
         local_steps: T.
         batch_size: examples a step; None: all of the node's.
     """
@@ -159,8 +161,13 @@ class LocalNN(Decentralized):
     lr_x: Scalar
     lr_y: Scalar
     r: Scalar = 2.0
+    momentum: Scalar | None = None
     local_steps: int = static(default=40)
     batch_size: int | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one("LocalNN.r", self.r)
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Train, then average with the neighbours."""
@@ -169,12 +176,8 @@ class LocalNN(Decentralized):
 
     def train(self, problem: Any, node: Any, z: Point) -> Point:
         """Return where T local steps lead."""
-
-        def once(u: Point) -> Point:
-            g = problem.grad(u.x, u.y, node.batch(self.batch_size))
-            return descent_ascent(problem, u, g, self.lr_x / self.r, self.lr_y / self.r)
-
-        return node.repeat(node.steps(self.local_steps, self.batch_size), once, z)
+        lr_x, lr_y = self.lr_x / self.r, self.lr_y / self.r
+        return solver_of(self.momentum).run(problem, node, z, lr_x, lr_y, self.local_steps, self.batch_size)
 
     def average(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
         """Return z - Wz / r, projected."""

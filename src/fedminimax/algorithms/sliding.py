@@ -6,17 +6,18 @@ min-max problems" (personalized-minmax.txt), Algorithm 1 and section 3.4.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, static
-from fedminimax.algorithms.decentralized import Decentralized
-from fedminimax.algorithms.local import descent_ascent
+from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.decentralized import Decentralized, at_least_one
+from fedminimax.algorithms.solvers import solver_of
 from fedminimax.engines.nodes import Nodes, Rows
-from fedminimax.players import Point
+from fedminimax.errors import InputError
+from fedminimax.players import Point, Tree
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar
 
@@ -91,6 +92,15 @@ class Sliding(Decentralized):
         return problem.project(players.add(inner, players.sub(mixed, mixed_inner), self.gamma * problem.coupling))
 
 
+@state
+class TrainedState(NamedTuple):
+    """The trained models u, and the iterate z that the next round starts from."""
+
+    x: Tree
+    y: Tree
+    z: Point
+
+
 def _free_step(z: Point, direction: Point, lr: Any) -> Point:
     """Return (x - lr d_x, y + lr d_y)."""
     return Point(players.add(z.x, direction.x, -lr), players.add(z.y, direction.y, lr))
@@ -105,13 +115,16 @@ class SlidingNN(Decentralized):
               z \leftarrow u + s\,(W z - W u)
 
     s is 1 / theta^2, as the paper prints it, or 1 / theta, as gamma = 1 / (theta c) gives it (``printed=False``): for theta > 1
-    both have the same limit. With theta = 1 the z agree for ever, and the personal models are the u.
+    both have the same limit. With theta = 1 (on the complete graph) the z agree for ever, and the personal models are the u:
+    ask for them with ``personal="u"``.
 
     Args:
         lr_x: eta for x.
         lr_y: eta for y.
         theta: how little nodes trust the average; at least 1.
+        momentum: rho of the buffers of the local steps, from zero each round; None: none.
         printed: whether s = 1 / theta^2.
+        personal: which of the points are the nodes' models, x and y of the result: "z", or "u" (and z is kept beside them).
         local_steps: T.
         batch_size: examples a step; None: all of the node's.
     """
@@ -119,30 +132,48 @@ class SlidingNN(Decentralized):
     lr_x: Scalar
     lr_y: Scalar
     theta: Scalar = 2.0
+    momentum: Scalar | None = None
     printed: bool = static(default=True)
+    personal: str = static(default="z")
     local_steps: int = static(default=40)
     batch_size: int | None = static(default=None)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one("SlidingNN.theta", self.theta)
+        if self.personal not in ("z", "u"):
+            raise InputError(f"SlidingNN.personal must be 'z' or 'u', not {self.personal!r}.")
+
+    def init(self, problem: Any) -> Any:
+        """Return every node's start."""
+        z = problem.start
+        return z if self.personal == "z" else TrainedState(z.x, z.y, z)
+
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Exchange, train, exchange again."""
-        mixed = nodes.mix(state)
-        inner = nodes.map(self.train, state, mixed)
-        return nodes.map(self.correct, inner, mixed, nodes.mix(inner))
+        z = state if self.personal == "z" else nodes.map(self.iterate, state)
+        mixed = nodes.mix(z)
+        trained = nodes.map(self.train, z, mixed)
+        mixed_trained = nodes.mix(trained)
+        if self.personal == "z":
+            return nodes.map(self.correct, trained, mixed, mixed_trained)
+        return nodes.map(self.correct_and_keep, trained, mixed, mixed_trained)
+
+    def iterate(self, problem: Any, node: Any, state: TrainedState) -> Point:
+        """Return the node's z."""
+        return state.z
 
     def train(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
         """Return where T steps on the subproblem lead."""
         center = players.add(z, mixed, -1.0 / self.theta)
-        pull = self.theta * problem.coupling
+        solver, pull = solver_of(self.momentum), self.theta * problem.coupling
+        return solver.run(problem, node, center, self.lr_x, self.lr_y, self.local_steps, self.batch_size, pull=pull)
 
-        def once(u: Point) -> Point:
-            g = problem.grad(u.x, u.y, node.batch(self.batch_size))
-            away = players.sub(u, center)
-            direction = Point(players.add(g.x, away.x, pull), players.add(g.y, away.y, -pull))
-            return descent_ascent(problem, u, direction, self.lr_x, self.lr_y)
-
-        return node.repeat(node.steps(self.local_steps, self.batch_size), once, center)
-
-    def correct(self, problem: Any, node: Any, inner: Point, mixed: Point, mixed_inner: Point) -> Point:
+    def correct(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> Point:
         """Return u + s (Wz - Wu), projected."""
         scale = 1.0 / self.theta**2 if self.printed else 1.0 / self.theta
-        return problem.project(players.add(inner, players.sub(mixed, mixed_inner), scale))
+        return problem.project(players.add(trained, players.sub(mixed, mixed_trained), scale))
+
+    def correct_and_keep(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> TrainedState:
+        """Return the new z beside the u that it was made of."""
+        return TrainedState(trained.x, trained.y, self.correct(problem, node, trained, mixed, mixed_trained))

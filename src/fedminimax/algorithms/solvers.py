@@ -48,6 +48,7 @@ class Solver:
         *,
         x_snapshot: Tree | None = None,
         correction: Point | None = None,
+        pull: Any = None,
     ) -> Point:
         """Return where a client is after its local steps from ``start``, projected after each.
 
@@ -61,17 +62,26 @@ class Solver:
             batch_size: examples a step; None: all.
             x_snapshot: where the y-gradient is taken instead of x (the "+" methods).
             correction: added to every gradient (control variates).
+            pull: the strength mu of mu/2 ||x - x_start||^2 - mu/2 ||y - y_start||^2, added to the objective.
         """
 
         def step(k: Any, z: Point, memory: Tree) -> tuple[Any, Point, Tree]:
             g = gradient(problem, z, client.batch(batch_size), x_snapshot)
             if correction is not None:
                 g = players.add(g, correction)
+            if pull is not None:
+                g = _pulled(g, z, start, pull)
             direction, memory = self.direction(memory, g, z, start, k)
             return k + 1, descent_ascent(problem, z, direction, lr_x, lr_y), memory
 
         _, end, _ = client.repeat(client.steps(local_steps, batch_size), step, 0, start, self.init(start))
         return end
+
+
+def _pulled(g: Point, z: Point, start: Point, mu: Any) -> Point:
+    """Return the gradient with that of the pull back to the start."""
+    away = players.sub(z, start)
+    return Point(players.add(g.x, away.x, mu), players.add(g.y, away.y, -mu))
 
 
 @jax.tree_util.register_dataclass
@@ -136,8 +146,7 @@ class Proximal(Solver):
 
     def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any) -> tuple[Point, Tree]:
         """Return the gradient with the pull."""
-        away = players.sub(z, start)
-        return Point(players.add(g.x, away.x, self.mu), players.add(g.y, away.y, -self.mu)), memory
+        return _pulled(g, z, start, self.mu), memory
 
     def norm(self, steps: Any, lr: Any) -> Any:
         """Return the geometric sum."""

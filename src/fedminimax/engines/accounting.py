@@ -1,4 +1,4 @@
-"""What a run costs: floats sent down and up, per player; gradients evaluated; replies lost; time. Counted, not estimated.
+"""What a run costs: floats down and up, per player; gradients and local steps; replies lost; time. Counted, not estimated.
 
 The size of a message is known when a round is compiled; how many clients were sent one and answered is known when it runs.
 The two meet here, in 64-bit integers on the host.
@@ -35,6 +35,18 @@ class Message:
     places: int = 0
 
 
+class Work(NamedTuple):
+    """What clients computed."""
+
+    examples: Any
+    """Per-example gradients."""
+    steps: Any
+    """Local steps: turns of a loop that took gradients, and one for what a client's program took outside of its loops."""
+
+
+NO_WORK = Work(0, 0)
+
+
 class Traffic(NamedTuple):
     """How many clients one exchange reached: arrays of one entry per round, per exchange."""
 
@@ -44,20 +56,16 @@ class Traffic(NamedTuple):
     """Clients whose reply arrived."""
     dropped: Any
     """Replies that the guard refused."""
-    evaluations_low: Any
-    """Per-example gradients evaluated: the low 11 bits of each client's count, added up,"""
-    evaluations_middle: Any
-    """... the next 11,"""
-    evaluations_high: Any
-    """... and the rest: three 32-bit sums that stay exact for a million clients where one would overflow."""
+    work: Any
+    """The clients' :class:`Work`, added up in parts (see :func:`split`): [2, 3]."""
     waited: Any
     """Seconds of simulated time until the server went on; zero without delays."""
 
 
-def split(count: Any) -> tuple[Any, Any, Any]:
-    """Split a count into parts of 11 bits, whose sums over a million clients stay exact in 32 bits."""
-    count, mask = jnp.asarray(count, jnp.int32), (1 << _BITS) - 1
-    return count & mask, (count >> _BITS) & mask, count >> (2 * _BITS)
+def split(work: Work) -> jax.Array:
+    """Return both counts in parts of 11 bits, whose sums over a million clients stay exact in 32 bits: [..., 2, 3]."""
+    counts, mask = jnp.stack([jnp.asarray(count, jnp.int32) for count in work], axis=-1), (1 << _BITS) - 1
+    return jnp.stack([counts & mask, (counts >> _BITS) & mask, counts >> (2 * _BITS)], axis=-1)
 
 
 def measure_request(fn: Callable[..., Any], broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...]) -> dict[str, int]:
@@ -92,7 +100,7 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
 
     Args:
         messages: the exchanges of a round, in order.
-        traffic: arrays [..., rounds, exchanges].
+        traffic: arrays [..., rounds, exchanges] (and the parts of the work).
     """
     counts = Traffic(*(np.asarray(c, np.int64) for c in traffic))
     costs: dict[str, np.ndarray] = {}
@@ -101,8 +109,8 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
             size = np.array([getattr(m, direction)[player] for m in messages], np.int64)
             costs[f"floats_{direction}_{player}"] = senders @ size
         costs[f"floats_{direction}"] = sum(costs[f"floats_{direction}_{p}"] for p in PLAYERS)  # type: ignore[assignment]
-    parts = (counts.evaluations_low, counts.evaluations_middle, counts.evaluations_high)
-    costs["grad_evals"] = sum(part.sum(-1) << (_BITS * k) for k, part in enumerate(parts))
+    work = counts.work.reshape(*counts.answered.shape, 2, 3).sum(-3) @ (1 << (_BITS * np.arange(3)))
+    costs["grad_evals"], costs["local_steps"] = work[..., 0], work[..., 1]
     costs["replies"] = counts.answered.sum(-1)
     costs["dropped"] = counts.dropped.sum(-1)
     exchanges = [m.function == MIX for m in messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from fedminimax import steps as local_steps
 from fedminimax.data.clients import EPOCHS, ClientData
 from fedminimax.engines import keys, sampling
+from fedminimax.engines.accounting import NO_WORK, Work
 from fedminimax.engines.keys import Key
 from fedminimax.players import Tree
 from fedminimax.problems.base import Span, reseeded
@@ -62,7 +64,18 @@ class Client:
         self._data, self._key, self._steps_word, self._fixed_steps = data, key, steps_word, fixed_steps
         self._draws = 0
         self._loops: list[Any] = []
-        self.evaluations: Any = 0
+        self._counts = NO_WORK
+        self._took_gradients = False  # outside of the loops within the program, or the turn, that is being traced
+
+    @property
+    def work(self) -> Work:
+        """What its program has computed, once it has ended."""
+        return self._counts._replace(steps=self._counts.steps + self._took_gradients)
+
+    def took_gradients(self, examples: Any) -> None:
+        """Count a gradient on so many examples."""
+        self._took_gradients = True
+        self._counts = self._counts._replace(examples=self._counts.examples + examples)
 
     @property
     def full(self) -> Span:
@@ -114,33 +127,35 @@ class Client:
         turn, start, outside = self._turns(body, carry)
         # Two turns a pass: with one, XLA copies every weight matrix at each step (10% of a round of a 200-200 network).
         unroll = 2 if isinstance(count, int) and count > 1 else None
-        values, evaluations = jax.lax.fori_loop(0, count, turn, start, unroll=unroll)
-        self.evaluations = outside + evaluations
+        values, inside = jax.lax.fori_loop(0, count, turn, start, unroll=unroll)
+        self._counts = Work(*map(operator.add, outside, inside))
         return values[0] if len(carry) == 1 else values
 
     def repeat_while(self, going: Callable[..., Any], most: int, body: Callable[..., Any], *carry: Tree) -> Any:
         """Return ``carry`` after ``carry = body(*carry)`` as long as ``going(*carry)``, but at most ``most`` times."""
         turn, start, outside = self._turns(body, carry)
-        values, evaluations = jax.lax.while_loop(
+        values, inside = jax.lax.while_loop(
             lambda loop: (loop[0] < most) & going(*loop[1][0]), lambda loop: (loop[0] + 1, turn(*loop)), (0, start)
         )[1]
-        self.evaluations = outside + evaluations
+        self._counts = Work(*map(operator.add, outside, inside))
         return values[0] if len(carry) == 1 else values
 
     def _turns(self, body: Callable[..., Any], carry: tuple[Tree, ...]) -> tuple[Callable[[Any, Any], Any], Any, Any]:
-        """Return one turn of a loop, what the loop starts from, and the gradients counted before it."""
-        first_draw, outside = self._draws, self.evaluations
+        """Return one turn of a loop, what the loop starts from, and the work counted before it."""
+        first_draw, outside, around = self._draws, self._counts, self._took_gradients
 
         def turn(k: Any, loop: Any) -> Any:
-            values, evaluations = loop
+            values, before = loop
             # Reset, not continued: the compiler may trace this body more than once.
-            self._draws, self.evaluations = first_draw, 0
+            self._draws, self._counts, self._took_gradients = first_draw, NO_WORK, False
             self._loops.append(k)
             values = body(*values)
             self._loops.pop()
-            return ((values,) if len(carry) == 1 else tuple(values)), evaluations + self.evaluations
+            here, self._took_gradients = self.work, around
+            return ((values,) if len(carry) == 1 else tuple(values)), Work(*map(operator.add, before, here))
 
-        return turn, (tuple(jax.tree.map(jnp.asarray, c) for c in carry), jnp.asarray(0, jnp.int32)), outside
+        nothing = Work(*(jnp.asarray(count, jnp.int32) for count in NO_WORK))
+        return turn, (tuple(jax.tree.map(jnp.asarray, c) for c in carry), nothing), outside
 
 
 class LocalProblem:
@@ -171,5 +186,5 @@ class LocalProblem:
     def _counted(self, fn: Callable[..., Any], *args: Any) -> Any:
         batch = args[-1]
         examples = batch.size if isinstance(batch, Span) else jax.tree.leaves(batch)[0].shape[0]
-        self._client.evaluations = self._client.evaluations + examples
+        self._client.took_gradients(examples)
         return fn(*args)

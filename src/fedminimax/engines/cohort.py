@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax import steps as local_steps
 from fedminimax.engines import accounting, keys, sampling
-from fedminimax.engines.accounting import Message, Traffic
+from fedminimax.engines.accounting import NO_WORK, Message, Traffic
 from fedminimax.engines.availability import Availability, Trace
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.keys import Key
@@ -56,8 +56,8 @@ class Executed(NamedTuple):
     """What the clients keep until the end of the round, stacked."""
     refused: Any
     """How many replies the guard refused."""
-    evaluations: tuple[Any, Any, Any]
-    """Gradient evaluations, split (see :func:`accounting.split`)."""
+    work: Any
+    """What clients computed, in parts (see :func:`accounting.split`)."""
 
 
 class Attendance(NamedTuple):
@@ -132,7 +132,7 @@ class Round(ABC):
         row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
         self.messages.append(Message(accounting.MIX, accounting.NOTHING, accounting.measure_reply(row), messages))
         count = jnp.where(takes_place, messages, 0)
-        self.traffic.append(Traffic(0, count, ignored, *accounting.split(0), 0.0))
+        self.traffic.append(Traffic(0, count, ignored, accounting.split(NO_WORK), 0.0))
         return out
 
     def mix_if(self, network: Network, rows: Tree, takes_place: Any) -> tuple[Tree, Any]:
@@ -407,7 +407,7 @@ class Cohort:
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
         up = accounting.NOTHING if own else accounting.measure_reply(row)
         current.messages.append(Message(_function_name(fn), down, up, self.size))
-        current.traffic.append(Traffic(invited, answered, done.refused, *done.evaluations, waited))
+        current.traffic.append(Traffic(invited, answered, done.refused, done.work, waited))
         current.answers.append(jnp.ones(self.size, bool) if present is None else present)
         current.waited.append(jnp.asarray(waited, jnp.float32))
         self._present, self._asked, self.note = present, True, done.note

@@ -18,7 +18,7 @@ from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys, wire
-from fedminimax.engines.accounting import Message
+from fedminimax.engines.accounting import NO_WORK, Message
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
@@ -48,7 +48,7 @@ class Worker:
         if ask["round"] != self._round:
             self._notes, self._round = {}, ask["round"]
         run = _program(self._problem, ask["function"])
-        out, evaluations = run(
+        out, work = run(
             self._algorithm,
             self.data,
             self.id,
@@ -63,7 +63,7 @@ class Worker:
         if out.state is not None and finite(out.value):
             self.state = out.state
         self._notes[ask["place"]] = out.note
-        return wire.encode({"value": _host(out.value), "evaluations": int(evaluations)})
+        return wire.encode({"value": _host(out.value), "work": _host(work)})
 
 
 class Isolated:
@@ -136,7 +136,7 @@ def _program(problem: Problem, function: str) -> Any:
         out = getattr(at_round(algorithm, t), function)(LocalProblem(problem, client), client, *args)
         reply = out if isinstance(out, Reply) else Reply(out)
         reply = reply._replace(note=note if reply.note is None else reply.note)
-        return reply, jnp.asarray(client.evaluations, jnp.int32)
+        return reply, accounting.split(client.work)
 
     return jax.jit(run)
 
@@ -181,7 +181,7 @@ class IsolatedRound(Round):
             )
         here = np.ones(cohort.size, bool) if present is None else np.asarray(present)
         replies: list[Any] = [None] * cohort.size
-        accepted, evaluations = np.zeros(cohort.size, bool), accounting.split(0)
+        accepted, work = np.zeros(cohort.size, bool), accounting.split(NO_WORK)
         for k in np.flatnonzero(here):
             id = int(cohort.ids[k])
             own = jax.tree.map(lambda a, k=k: a[k], per_client)
@@ -198,20 +198,20 @@ class IsolatedRound(Round):
             reply = wire.decode(self.engine.workers[id].handle(wire.encode(request)))
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply["value"]))
             replies[k], accepted[k] = value, bool(passed)
-            evaluations = jax.tree.map(jnp.add, evaluations, accounting.split(reply["evaluations"]))
+            work += reply["work"]
         expected = self._expected(name, algorithm, cohort.note, broadcast, per_client)
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), expected.value)
         replies = [empty if reply is None else reply for reply in replies]
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *replies)
         refused = int(np.sum(here & ~accepted))
         if weights is None:
-            return Executed(stacked, jnp.asarray(accepted), expected.note, refused, evaluations)
+            return Executed(stacked, jnp.asarray(accepted), expected.note, refused, work)
         kept = jnp.where(accepted, jnp.asarray(weights), 0.0)
         if guard.stacks:
             total = players.scale(guard.combine(stacked, jnp.asarray(accepted)), jnp.sum(kept))
         else:
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
-        return Executed(total, jnp.sum(kept), expected.note, refused, evaluations)
+        return Executed(total, jnp.sum(kept), expected.note, refused, work)
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
         """Send every node's row to its neighbours as bytes; each adds up what it is sent."""

@@ -322,21 +322,21 @@ class SimulatedRound(Round):
             # The client keeps what it learnt whenever its work came to a finite end: it cannot know what the server refuses.
             keep = row.present & finite(reply.value)
             state = row.state if reply.state is None else players.select(keep, reply.state, row.state)
-            evaluations = jnp.where(row.present, jnp.asarray(client.evaluations, jnp.int32), 0)
+            work = accounting.split(client.work) * row.present
             note = row.note if reply.note is None else reply.note
-            return value, accepted, (row.present, state), note, evaluations
+            return value, accepted, (row.present, state), note, work
 
         def turn(rows: _Row) -> tuple[Any, Any]:
             if width == 1:
                 out = jax.tree.map(lambda a: a[None], one(jax.tree.map(lambda a: a[0], rows)))
             else:
                 out = jax.vmap(one)(rows)
-            value, accepted, state, note, evaluations = out
+            value, accepted, state, note, work = out
             kept = jnp.where(accepted, rows.weight, 0.0)
             sums = _Sums(
                 weight=jnp.sum(kept),
                 refused=jnp.sum(rows.present & ~accepted, dtype=jnp.int32),
-                evaluations=tuple(jnp.sum(part) for part in accounting.split(evaluations)),
+                work=jnp.sum(work, axis=0),
                 value=None if stack else jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), value),
             )
             return sums, (value if stack else None, accepted, state, note)
@@ -374,9 +374,9 @@ class SimulatedRound(Round):
             here, state = state
             self._remember(cohort.ids, here, state)
         if weights is None:
-            return Executed(value, accepted, note, sums.refused, sums.evaluations)
+            return Executed(value, accepted, note, sums.refused, sums.work)
         total = players.scale(guard.combine(value, accepted), sums.weight) if stack else sums.value
-        return Executed(total, sums.weight, note, sums.refused, sums.evaluations)
+        return Executed(total, sums.weight, note, sums.refused, sums.work)
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
         """Return W times the rows as a sum over edges, all at once."""
@@ -439,7 +439,7 @@ class _Sums(NamedTuple):
 
     weight: Any
     refused: Any
-    evaluations: Any
+    work: Any
     value: Any
 
 

@@ -36,24 +36,25 @@ def personalized_quadratic(
     return Task(problem, task.clients, solution=solution(task.clients, network, coupling), info=constants(task.clients))
 
 
-def ill_conditioned(network: Network, coupling: float = 1.0, *, seed: int = 0) -> Task:
-    """Quadratics whose curvatures go from 1 to 200, with hardly any interaction: mu = 1, L = 200.
+def ill_conditioned(network: Network, coupling: float = 1.0, L: float = 200.0, *, seed: int = 0) -> Task:
+    """Quadratics whose curvatures go from mu = 1 to L, with hardly any interaction.
 
     Here the exchanges that methods need are those of the theory, which has no credit for interaction.
 
     Args:
         network: the graph.
         coupling: c.
+        L: the largest curvature.
         seed: of the random linear terms and interactions.
     """
     rng = np.random.default_rng(seed)
     linear = lambda *shape: rng.normal(size=(1, *shape))
-    A, C = np.diag([1.0, 10.0, 50.0, 200.0])[None], np.diag([1.0, 20.0, 200.0])[None]
+    A, C = np.diag([1.0, L / 20, L / 4, L])[None], np.diag([1.0, L / 10, L])[None]
     data = [{"A": A, "B": 0.1 * linear(4, 3), "C": C, "a": linear(4), "b": linear(3)} for _ in range(network.count)]
     clients = ClientData.from_list(data)
     own = quadratic(1).problem
     problem = PersonalizedProblem(own.loss, own.x0, own.y0, coupling, network, name="ill-conditioned quadratics")
-    return Task(problem, clients, solution=solution(clients, network, coupling), info={"L": 200.0, "mu": 1.0})
+    return Task(problem, clients, solution=solution(clients, network, coupling), info={"L": L, "mu": 1.0})
 
 
 def solution(clients: ClientData, network: Network, coupling: float) -> Point:

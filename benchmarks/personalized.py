@@ -1,0 +1,131 @@
+"""Figure 1 of the paper on personalised minimax problems, at small scale: accuracy against epochs for T = 40, 400 and 800.
+
+    python benchmarks/personalized.py --out figure.png
+
+Ten nodes with a server's averaging (W = I - 11'/M), a quarter of each one's examples from its major class, a small
+convolutional network and noise of its own on every node. Settings of Tables 3 and 4: eta = 0.1, lambda = 1 / (eta T),
+theta = r. An epoch is 40 steps, as in the paper, on smaller batches of fewer images. Each run is saved when it ends, and not
+repeated; the figure and the table are made of all that is there.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import fedminimax as fm
+from fedminimax.data import datasets, partition
+
+FOLDER = Path(__file__).parent / "results" / "personalized"
+LR, EPOCH, BATCH, NODES = 0.1, 40, 32, 10
+PERIODS = (40, 400, 800)
+METHODS = {"SlidingNN": "Algorithm 1 (SlidingNN)", "LocalNN": "Algorithm 2 (LocalNN)"}
+CURVES = {
+    "train/mean": ("tab:red", "own model, own training data"),
+    "test/mean": ("tab:blue", "own model, own test data"),
+    "global": ("black", "mean model, everybody's test data"),
+}
+
+
+def part(arrays: dict, count: int, seed: int) -> dict:
+    """Return so many examples, drawn at random."""
+    chosen = np.random.default_rng(seed).permutation(len(arrays["labels"]))[:count]
+    return {name: values[chosen] for name, values in arrays.items()}
+
+
+def task(data: str, period: int, beta_y: float, seed: int) -> tuple[fm.PersonalizedProblem, fm.ClientData, dict]:
+    """Return the problem, the nodes' data and what is measured."""
+    images = datasets.load(data)
+    train = part(images.train, NODES * EPOCH * BATCH, seed)
+    owners = lambda arrays: partition.major_class(arrays["labels"], NODES, 0.25, seed)
+    nodes = fm.ClientData.from_owner(train, owners(train), batching="epochs")
+    held_out = fm.ClientData.from_owner(images.test, owners(images.test))
+    problem = fm.problems.personalized_training(
+        fm.models.LeNet5(), nodes, images.classes, 1.0 / (LR * period), fm.Network.complete(NODES), beta_y=beta_y, seed=seed
+    )
+    judge = {
+        "train": fm.metrics.NodeAccuracy(),
+        "test": fm.metrics.NodeAccuracy(held_out),
+        "global": fm.metrics.GlobalAccuracy(images.test),
+        "spread": fm.metrics.Consensus(),
+    }
+    return problem, nodes, judge
+
+
+def run(name: str, period: int, trust: float, options: argparse.Namespace, seed: int) -> dict:
+    """Return the curves of one run."""
+    problem, nodes, judge = task(options.data, period, options.beta_y, seed)
+    common = {"local_steps": period, "batch_size": BATCH, "momentum": options.momentum}
+    personal = {"personal": "u"} if trust == 1 else {}  # with theta = 1 the iterates agree, and the u are the personal models
+    method = {
+        "SlidingNN": lambda: fm.SlidingNN(LR, LR, theta=trust, **personal, **common),
+        "LocalNN": lambda: fm.LocalNN(LR, LR, r=trust, **common),
+    }[name]()
+    rounds = options.epochs * EPOCH // period
+    every = max(1, options.epochs // 10 * EPOCH // period)
+    started = time.perf_counter()
+    result = fm.run(problem, nodes, method, rounds=rounds, eval_every=every, metrics=judge, seed=seed, progress=False)
+    history = {key: np.asarray(values, float).round(5).tolist() for key, values in result.history.items()}
+    return {"settings": repr(method), "seconds": round(time.perf_counter() - started, 1), **history}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="fashion_mnist")
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--trust", type=float, default=2.0, help="theta and r: 2 for Table 3, 1 and 4 for Table 4")
+    parser.add_argument("--momentum", type=float, help="of the local steps; the paper trains with 0.9")
+    parser.add_argument("--beta-y", type=float, default=1.0, help="what holds the noise")
+    parser.add_argument("--periods", type=int, nargs="*", default=PERIODS)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, help="the figure")
+    options = parser.parse_args()
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    which = f"{options.data}-{options.trust:g}" + (f"-m{options.momentum:g}" if options.momentum else "")
+    for seed in options.seeds:
+        for period in options.periods:
+            for name in METHODS:
+                path = FOLDER / f"{which}-{name}-{period}-{seed}.json"
+                if path.exists():
+                    continue
+                record = run(name, period, options.trust, options, seed)
+                path.write_text(json.dumps(record))
+                last = {metric: record[metric][-1] for metric in (*CURVES, "spread/x")}
+                print(path.stem, last, f"({record['seconds']:.0f} s)", flush=True)
+    draw(which, options.out or FOLDER / f"{which}.png")
+
+
+def draw(which: str, out: Path) -> None:
+    """Draw and tabulate what has been run: the mean over seeds, and a band from the least to the greatest."""
+    figure = Figure(figsize=(9.6, 5.4), layout="constrained")
+    grid = figure.subplots(len(METHODS), len(PERIODS), sharex=True, sharey=True)
+    print(f"{'':10s} {'T':>4s} " + " ".join(f"{metric:>16s}" for metric in CURVES))
+    for row, (name, title) in zip(grid, METHODS.items(), strict=True):
+        for ax, period in zip(row, PERIODS, strict=True):
+            runs = [json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"{which}-{name}-{period}-*.json"))]
+            ax.set_title(f"{title}, T = {period}", fontsize=9)
+            if not runs:
+                continue
+            epochs = np.asarray(runs[0]["round"]) * period / EPOCH
+            line = f"{name:10s} {period:4d} "
+            for metric, (colour, label) in CURVES.items():
+                values = np.array([r[metric] for r in runs])
+                ax.plot(epochs, values.mean(0), color=colour, label=label, linewidth=1.6)
+                ax.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+                line += f" {values[:, -1].mean():7.1%} +- {values[:, -1].std():5.1%}"
+            print(line, f"({len(runs)} seeds)")
+            ax.grid(alpha=0.25)
+    for ax in grid[-1]:
+        ax.set_xlabel("epochs")
+    for ax in grid[:, 0]:
+        ax.set_ylabel("accuracy")
+    grid[0, -1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(out, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
