@@ -18,6 +18,19 @@ import fedminimax  # noqa: F401  (asks JAX for the devices before anything start
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a module's tests to one process, and in the contract suite a row's: they share what was compiled for the first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRow(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            module, _, test = nodeid.partition("::")
+            return test.partition("[")[2] or module if module.endswith("test_contract.py") else module
+
+    return ByRow(config, log)
+
+
 @pytest.fixture
 def x64():
     """Run a test in float64."""

@@ -10,8 +10,6 @@ from fedminimax.compare import at_upload, upload
 
 LOCAL = {"lr_x": 0.02, "lr_y": 0.02, "local_steps": 2, "batch_size": 2, "cohort_size": 8}
 
-pytestmark = pytest.mark.xdist_group("compare")  # one process: what they look at is made once
-
 
 @pytest.fixture(scope="module")
 def task():

@@ -15,8 +15,6 @@ from fedminimax.cli import app
 from fedminimax.data import datasets, federate, silos
 from fedminimax.data.tabular import Table
 
-pytestmark = pytest.mark.xdist_group("fairness")  # one process: what they look at is made once
-
 
 def people(rows=240, seed=0):
     """A table of four sites, of which one, the smallest, is unlike the others."""

@@ -22,8 +22,8 @@ ROUNDS = 4
 
 
 def case(row, *more):
-    """A row in the table of tests. All tests of a row run in one process, which compiles its programs once."""
-    return pytest.param(row, *more, id="-".join((row.name, *more)), marks=pytest.mark.xdist_group(row.name))
+    """A row in the table of tests."""
+    return pytest.param(row, *more, id="-".join((row.name, *more)))
 
 
 every_row = pytest.mark.parametrize("row", [case(row) for row in [*ROSTER, *NODES]])
