@@ -20,7 +20,7 @@ import fedminimax as fm
 from fedminimax.data import datasets, partition
 
 FOLDER = Path(__file__).parent / "results" / "personalized"
-LR, EPOCH, BATCH, NODES = 0.1, 40, 32, 10
+LR, EPOCH, BATCH, NODES = 0.1, 40, 16, 10
 PERIODS = (40, 400, 800)
 METHODS = {"SlidingNN": "Algorithm 1 (SlidingNN)", "LocalNN": "Algorithm 2 (LocalNN)"}
 CURVES = {
@@ -44,7 +44,13 @@ def task(data: str, period: int, beta_y: float, seed: int) -> tuple[fm.Personali
     nodes = fm.ClientData.from_owner(train, owners(train), batching="epochs")
     held_out = fm.ClientData.from_owner(images.test, owners(images.test))
     problem = fm.problems.personalized_training(
-        fm.models.LeNet5(), nodes, images.classes, 1.0 / (LR * period), fm.Network.complete(NODES), beta_y=beta_y, seed=seed
+        fm.models.LeNet5(initializer="lecun"),
+        nodes,
+        images.classes,
+        1.0 / (LR * period),
+        fm.Network.complete(NODES),
+        beta_y=beta_y,
+        seed=seed,
     )
     judge = {
         "train": fm.metrics.NodeAccuracy(),
@@ -65,7 +71,7 @@ def run(name: str, period: int, trust: float, options: argparse.Namespace, seed:
         "LocalNN": lambda: fm.LocalNN(LR, LR, r=trust, **common),
     }[name]()
     rounds = options.epochs * EPOCH // period
-    every = max(1, options.epochs // 10 * EPOCH // period)
+    every = max(1, 10 * EPOCH // period)  # every ten epochs, or every round
     started = time.perf_counter()
     result = fm.run(problem, nodes, method, rounds=rounds, eval_every=every, metrics=judge, seed=seed, progress=False)
     history = {key: np.asarray(values, float).round(5).tolist() for key, values in result.history.items()}
@@ -75,7 +81,7 @@ def run(name: str, period: int, trust: float, options: argparse.Namespace, seed:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="fashion_mnist")
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--trust", type=float, default=2.0, help="theta and r: 2 for Table 3, 1 and 4 for Table 4")
     parser.add_argument("--momentum", type=float, help="of the local steps; the paper trains with 0.9")
     parser.add_argument("--beta-y", type=float, default=1.0, help="what holds the noise")

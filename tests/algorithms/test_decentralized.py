@@ -361,9 +361,7 @@ def classifiers(model, side):
 def test_any_network_trains_on_nodes_of_its_own(model):
     """Every node's own loss falls, with a model of its own and noise against it."""
     problem, clients = classifiers(model, 8)
-    method = fm.SlidingNN(
-        0.1, 0.1, local_steps=1
-    )  # one step, of all examples: a loop of several takes twice as long to compile
+    method = fm.SlidingNN(0.1, 0.1, local_steps=1)  # a loop of several would take twice as long to compile
     result = fm.run(problem, clients, method, rounds=6, metrics=fm.metrics.Consensus(), eval_every=6)
     value = jax.jit(problem.value)
     own = lambda z, k: float(value(*jax.tree.map(lambda a: np.asarray(a)[k], z), clients[k]))
