@@ -36,9 +36,9 @@ def part(arrays: dict, count: int, seed: int) -> dict:
     return {name: values[chosen] for name, values in arrays.items()}
 
 
-def task(data: str, period: int, beta_y: float, seed: int) -> tuple[fm.PersonalizedProblem, fm.ClientData, dict]:
+def task(options: argparse.Namespace, period: int, seed: int) -> tuple[fm.PersonalizedProblem, fm.ClientData, dict]:
     """Return the problem, the nodes' data and what is measured."""
-    images = datasets.load(data)
+    images = datasets.load(options.data)
     train = part(images.train, NODES * EPOCH * BATCH, seed)
     owners = lambda arrays: partition.major_class(arrays["labels"], NODES, 0.25, seed)
     nodes = fm.ClientData.from_owner(train, owners(train), batching="epochs")
@@ -49,7 +49,8 @@ def task(data: str, period: int, beta_y: float, seed: int) -> tuple[fm.Personali
         images.classes,
         1.0 / (LR * period),
         fm.Network.complete(NODES),
-        beta_y=beta_y,
+        beta_y=options.beta_y,
+        alike=not options.own_starts,
         seed=seed,
     )
     judge = {
@@ -63,7 +64,7 @@ def task(data: str, period: int, beta_y: float, seed: int) -> tuple[fm.Personali
 
 def run(name: str, period: int, trust: float, options: argparse.Namespace, seed: int) -> dict:
     """Return the curves of one run."""
-    problem, nodes, judge = task(options.data, period, options.beta_y, seed)
+    problem, nodes, judge = task(options, period, seed)
     common = {"local_steps": period, "batch_size": BATCH, "momentum": options.momentum}
     personal = {"personal": "u"} if trust == 1 else {}  # with theta = 1 the iterates agree, and the u are the personal models
     method = {
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--trust", type=float, default=2.0, help="theta and r: 2 for Table 3, 1 and 4 for Table 4")
     parser.add_argument("--momentum", type=float, help="of the local steps; the paper trains with 0.9")
     parser.add_argument("--beta-y", type=float, default=1.0, help="what holds the noise")
+    parser.add_argument("--own-starts", action="store_true", help="every node starts from weights of its own")
     parser.add_argument("--periods", type=int, nargs="*", default=PERIODS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, help="the figure")
@@ -92,6 +94,7 @@ def main() -> None:
 
     FOLDER.mkdir(parents=True, exist_ok=True)
     which = f"{options.data}-{options.trust:g}" + (f"-m{options.momentum:g}" if options.momentum else "")
+    which += "-own" if options.own_starts else ""
     for seed in options.seeds:
         for period in options.periods:
             for name in METHODS:

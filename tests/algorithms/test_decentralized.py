@@ -371,6 +371,21 @@ def test_any_network_trains_on_nodes_of_its_own(model):
     assert np.abs(result.y).max() > 0
 
 
+def test_nodes_may_start_from_weights_of_their_own(x64):
+    problem, clients = classifiers(fm.models.Logistic(3), 4)
+    others = fm.problems.personalized_training(fm.models.Logistic(3), clients, 3, 0.1, Network.ring(3), alike=False)
+    weights = lambda p: np.concatenate([np.asarray(a).reshape(3, -1) for a in jax.tree.leaves(p.start.x)], axis=1)
+    assert np.ptp(weights(problem), axis=0).max() == 0
+    assert np.ptp(weights(others), axis=0).max() > 0.1
+    task = task_on("ring")
+    rows = fm.Point(*(np.random.default_rng(0).normal(size=np.shape(v)) for v in task.solution))
+    away = dataclasses.replace(task, problem=task.problem.replace(starts=rows, y_set=fm.sets.L2Ball(10.0)))
+    np.testing.assert_array_equal(away.problem.start.x, rows.x)
+    assert distance(task, go(away, sliding(task), 400)) < 1e-10  # and get to the same solution
+    with pytest.raises(fm.InputError, match="a row like"):
+        task.problem.replace(starts=fm.Point(rows.x[:3], rows.y[:3]))
+
+
 def test_a_residual_network_descends_against_its_noise():
     problem, clients = classifiers(fm.models.ResNet18(3, width=8), 8)
 

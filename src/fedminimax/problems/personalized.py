@@ -34,6 +34,7 @@ class PersonalizedProblem:
         network: the :class:`Network`.
         x_set: the set of each x_m; None: unconstrained.
         y_set: the set of each y_m; None: unconstrained.
+        starts: where each node starts, a row for every node; None: all at (x0, y0).
         predict: optional ``predict(x, inputs) -> scores``, used by the accuracy metrics.
         name: what to call it in tables and figures.
     """
@@ -45,6 +46,7 @@ class PersonalizedProblem:
     network: Network
     x_set: Set | None = None
     y_set: Set | None = None
+    starts: Point | None = None
     predict: Callable[[Tree, Tree], jax.Array] | None = None
     name: str = "personalised problem"
     own: MinimaxProblem = field(init=False, repr=False)
@@ -59,6 +61,15 @@ class PersonalizedProblem:
         for name in ("x0", "y0", "x_set", "y_set"):
             object.__setattr__(self, name, getattr(own, name))
         object.__setattr__(self, "own", own)
+        if self.starts is not None:
+            rows = Point(*(jax.tree.map(jnp.asarray, part) for part in self.starts))
+            shapes = lambda tree, *more: jax.tree.map(lambda a: (*more, *jnp.shape(a)), tree)
+            if shapes(rows) != shapes(Point(self.x0, self.y0), self.network.count):
+                raise InputError(
+                    f"starts must have a row like (x0, y0) for each of the {self.network.count} nodes, but its shapes are "
+                    f"{shapes(rows)}."
+                )
+            object.__setattr__(self, "starts", rows)
 
     @property
     def weights(self) -> None:
@@ -67,7 +78,9 @@ class PersonalizedProblem:
 
     @property
     def start(self) -> Point:
-        """Every node's (x0, y0), projected, [M, ...]."""
+        """Where every node starts, projected, [M, ...]."""
+        if self.starts is not None:
+            return jax.vmap(self.own.project)(self.starts)
         spread = lambda leaf: jnp.broadcast_to(leaf, (self.network.count, *jnp.shape(leaf)))
         return jax.tree.map(spread, self.own.start)
 

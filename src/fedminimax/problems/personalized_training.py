@@ -12,6 +12,7 @@ from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.network import Network
+from fedminimax.players import Point
 from fedminimax.problems.examples import check_classes, labelled
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.sets import Set
@@ -27,6 +28,7 @@ def personalized_training(
     beta_x: float = 0.0,
     beta_y: float = 1.0,
     y_set: Set | None = None,
+    alike: bool = True,
     seed: int = 0,
 ) -> PersonalizedProblem:
     r"""Classifiers against noise on their inputs, both of each node's own and near its neighbours'.
@@ -44,7 +46,8 @@ def personalized_training(
         beta_x: the strength of the l2 regularisation of x.
         beta_y: what holds the noise y.
         y_set: a set that holds the noise, such as ``L2Ball(1.0)``; None: beta_y alone.
-        seed: of the models' initial weights, the same on every node.
+        alike: whether all nodes start from the same weights; if not, each draws its own.
+        seed: of the models' initial weights.
     """
     fields = labelled(clients, "personalized_training")
     check_classes(fields["labels"], classes)
@@ -60,13 +63,20 @@ def personalized_training(
         return fit if beta_y == 0 else fit - beta_y / 2 * jnp.sum(y**2)
 
     example = jnp.asarray(fields["inputs"][:1])
+    weights = lambda key: model.init(key, example)["params"]
+    noise = jnp.zeros(example.shape[1:], jnp.result_type(example, jnp.float32))
+    starts = None
+    if not alike:
+        drawn = jax.vmap(weights)(jax.random.split(jax.random.key(seed), network.count))
+        starts = Point(drawn, jnp.zeros((network.count, *noise.shape), noise.dtype))
     return PersonalizedProblem(
         loss,
-        model.init(jax.random.key(seed), example)["params"],
-        jnp.zeros(example.shape[1:], jnp.result_type(example, jnp.float32)),
+        weights(jax.random.key(seed)),
+        noise,
         coupling,
         network,
         y_set=y_set,
+        starts=starts,
         predict=lambda x, inputs: model.apply({"params": x}, inputs),
         name="personalised training",
     )
