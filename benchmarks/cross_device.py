@@ -116,9 +116,11 @@ def main() -> None:
     table = dict(zip(NAMES, TABLES[options.kind, options.data], strict=True))
     steps, batch = (20, 30) if options.kind == "gan" else (12, 10)
     chosen = methods(steps, batch, table)
-    if options.kind == "auc":  # from the same grid: three times the steps of Table 1, where ours are too short
+    if options.kind == "auc":  # from the same grid
         common = {"local_steps": steps, "batch_size": batch, "cohort_size": 10}
         chosen["CD-MAGE+, c = 1"] = fm.CDMAGEPlus.decaying(1.0, 0.1 / ROOT, 5, 1 / 5, **common)
+        chosen["CD-MAGE+, c = 1, rho = 1/3"] = fm.CDMAGEPlus.decaying(1.0, 1e-2, 5, 1 / 3, **common)
+        chosen["CD-MA, CD-MAGE's steps"] = fm.CDMA(*table["CD-MAGE"], **common)
     if options.lr:
         chosen = {name: method.replace(lr_x=options.lr[0], lr_y=options.lr[1]) for name, method in chosen.items()}
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,7 @@ def main() -> None:
         problem, clients, metrics, _ = task(options.kind, options.data, options.features, seed, options.cache, saturating)
         floats = upload(problem, clients, chosen["CD-MA"])
         for name in options.methods or chosen:
-            label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
+            label = f"{options.kind}-{options.data}-{name.replace(' ', '_').replace('/', ':')}-{seed}"
             if (FOLDER / f"{label}.json").exists():
                 continue
             method = at_upload(problem, clients, chosen[name], floats)
@@ -160,11 +162,12 @@ def draw(kind: str, data: str) -> None:
     ax = figure.subplots()
     order = sorted(curves, key=lambda n: np.mean([c[metric][-1] for c in curves[n]]), reverse=kind != "robust")
     for name in order:
-        runs = [c for c in curves[name] if len(c["round"]) == len(curves[name][0]["round"])]
-        values = np.array([c[metric] for c in runs])
-        (line,) = ax.plot(runs[0]["round"], values.mean(0), label=name, linewidth=2.2 if "MAGE" in name else 1.2)
+        runs = curves[name]
+        rounds = sorted(set.intersection(*(set(c["round"]) for c in runs)))  # runs may have been evaluated at other rounds
+        values = np.array([[c[metric][c["round"].index(t)] for t in rounds] for c in runs])
+        (line,) = ax.plot(rounds, values.mean(0), label=name, linewidth=2.2 if "MAGE" in name else 1.2)
         if kind != "auc" or "MAGE" in name:  # those that collapse for a seed would cover the whole figure
-            ax.fill_between(runs[0]["round"], values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
+            ax.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
         last = values[:, -1]
         print(f"{name:22s} {metric} {last.mean():.4f} +- {last.std():.4f} best {values.max(1).mean():.4f} "
               f"floats up {runs[0]['floats_up'][-1]:.3g} seeds {len(runs)}")  # fmt: skip
