@@ -132,7 +132,7 @@ def draw(which: str, out: Path) -> None:
         ax.set_xlabel("epochs")
     for ax in grid[:, 0]:
         ax.set_ylabel("accuracy")
-    grid[0, -1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(out, dpi=130)
 
 
