@@ -118,9 +118,9 @@ def main() -> None:
     chosen = methods(steps, batch, table)
     if options.kind == "auc":  # from the same grid
         common = {"local_steps": steps, "batch_size": batch, "cohort_size": 10}
-        chosen["CD-MAGE+, c = 1"] = fm.CDMAGEPlus.decaying(1.0, 0.1 / ROOT, 5, 1 / 5, **common)
-        chosen["CD-MAGE+, c = 1, rho = 1/3"] = fm.CDMAGEPlus.decaying(1.0, 1e-2, 5, 1 / 3, **common)
-        chosen["CD-MA, CD-MAGE's steps"] = fm.CDMA(*table["CD-MAGE"], **common)
+        chosen["CD-MAGE+ c=1"] = fm.CDMAGEPlus.decaying(1.0, 0.1 / ROOT, 5, 1 / 5, **common)
+        chosen["CD-MAGE+ c=1 rho=third"] = fm.CDMAGEPlus.decaying(1.0, 1e-2, 5, 1 / 3, **common)
+        chosen["CD-MA with CD-MAGE steps"] = fm.CDMA(*table["CD-MAGE"], **common)
     if options.lr:
         chosen = {name: method.replace(lr_x=options.lr[0], lr_y=options.lr[1]) for name, method in chosen.items()}
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def main() -> None:
         problem, clients, metrics, _ = task(options.kind, options.data, options.features, seed, options.cache, saturating)
         floats = upload(problem, clients, chosen["CD-MA"])
         for name in options.methods or chosen:
-            label = f"{options.kind}-{options.data}-{name.replace(' ', '_').replace('/', ':')}-{seed}"
+            label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
             if (FOLDER / f"{label}.json").exists():
                 continue
             method = at_upload(problem, clients, chosen[name], floats)
