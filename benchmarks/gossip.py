@@ -79,9 +79,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("gossip.png"))
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "gossip.json")
+    parser.add_argument("--only", choices=("one_exchange", "exchanges"), help="measure one part, and keep the other's results")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    found = {"one_exchange": one_exchange(), "exchanges": exchanges()}
+    found = json.loads(options.results.read_text()) if options.only else {}
+    for part in (one_exchange, exchanges):
+        if options.only in (None, part.__name__):
+            found[part.__name__] = part()
     options.results.write_text(json.dumps(found, indent=1))
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
