@@ -87,6 +87,11 @@ def main() -> None:
         if options.only in (None, part.__name__):
             found[part.__name__] = part()
     options.results.write_text(json.dumps(found, indent=1))
+    draw(found, options.out)
+
+
+def draw(found: dict, out: Path) -> None:
+    """Draw exchanges and local steps against the coupling, with the slopes of the theory."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     slope = lambda x, y: np.polyfit(np.log(x), np.log(y), 1)[0]
@@ -109,8 +114,10 @@ def main() -> None:
     left.set(xlabel="coupling x lambda_max", ylabel="exchanges to 1e-8")
     right.set(xlabel="coupling x lambda_max", ylabel="local steps of a node")
     for ax in (left, right):
+        ax.set_xticks(COUPLINGS, [f"{c:g}" for c in COUPLINGS])
+        ax.minorticks_off()
         ax.legend(frameon=False, fontsize=8)
-    figure.savefig(options.out, dpi=130)
+    figure.savefig(out, dpi=130)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -124,27 +123,34 @@ class Client:
         The loop of a client's program. Each turn has fresh randomness, and its gradients are counted. With a count that
         differs between clients nobody waits for the longest where clients run one after another.
         """
-        turn, start, outside = self._turns(body, carry)
+        turn, start, count_work = self._turns(body, carry)
         # Two turns a pass: with one, XLA copies every weight matrix at each step (10% of a round of a 200-200 network).
         unroll = 2 if isinstance(count, int) and count > 1 else None
-        values, inside = jax.lax.fori_loop(0, count, turn, start, unroll=unroll)
-        self._counts = Work(*map(operator.add, outside, inside))
+        values, varied = jax.lax.fori_loop(0, count, turn, start, unroll=unroll)
+        count_work(count, varied)
         return values[0] if len(carry) == 1 else values
 
     def repeat_while(self, going: Callable[..., Any], most: int, body: Callable[..., Any], *carry: Tree) -> Any:
         """Return ``carry`` after ``carry = body(*carry)`` as long as ``going(*carry)``, but at most ``most`` times."""
-        turn, start, outside = self._turns(body, carry)
-        values, inside = jax.lax.while_loop(
+        turn, start, count_work = self._turns(body, carry)
+        turns, (values, varied) = jax.lax.while_loop(
             lambda loop: (loop[0] < most) & going(*loop[1][0]), lambda loop: (loop[0] + 1, turn(*loop)), (0, start)
-        )[1]
-        self._counts = Work(*map(operator.add, outside, inside))
+        )
+        count_work(turns, varied)
         return values[0] if len(carry) == 1 else values
 
-    def _turns(self, body: Callable[..., Any], carry: tuple[Tree, ...]) -> tuple[Callable[[Any, Any], Any], Any, Any]:
-        """Return one turn of a loop, what the loop starts from, and the work counted before it."""
+    def _turns(
+        self, body: Callable[..., Any], carry: tuple[Tree, ...]
+    ) -> tuple[Callable[[Any, Any], Any], Any, Callable[[Any, Any], None]]:
+        """Return one turn of a loop, what the loop starts from, and what counts the work of all turns at its end.
+
+        What is the same in every turn is multiplied at the end. Only what varies is carried through the loop.
+        """
         first_draw, outside, around = self._draws, self._counts, self._took_gradients
+        same = NO_WORK
 
         def turn(k: Any, loop: Any) -> Any:
+            nonlocal same
             values, before = loop
             # Reset, not continued: the compiler may trace this body more than once.
             self._draws, self._counts, self._took_gradients = first_draw, NO_WORK, False
@@ -152,10 +158,15 @@ class Client:
             values = body(*values)
             self._loops.pop()
             here, self._took_gradients = self.work, around
-            return ((values,) if len(carry) == 1 else tuple(values)), Work(*map(operator.add, before, here))
+            same = Work(*(n if isinstance(n, int) else 0 for n in here))
+            varied = Work(*(b if isinstance(n, int) else b + n for b, n in zip(before, here, strict=True)))
+            return ((values,) if len(carry) == 1 else tuple(values)), varied
+
+        def count_work(turns: Any, varied: Work) -> None:
+            self._counts = Work(*(o + v + n * turns for o, v, n in zip(outside, varied, same, strict=True)))
 
         nothing = Work(*(jnp.asarray(count, jnp.int32) for count in NO_WORK))
-        return turn, (tuple(jax.tree.map(jnp.asarray, c) for c in carry), nothing), outside
+        return turn, (tuple(jax.tree.map(jnp.asarray, c) for c in carry), nothing), count_work
 
 
 class LocalProblem:
