@@ -3,9 +3,9 @@
     python benchmarks/gossip.py --out gossip.png
 
 Ill-conditioned quadratics on a ring, to a distance of 1e-8, with the step sizes of the theory: mu = 1, and L = 2,000 for
-Sliding, whose theory is for a coupling far below L; L = 200 for LocalExtraStep, which would take thirty times as long with
-more. Then random graphs of 100, 1,000 and 10,000 nodes with ten neighbours each and rows of 50 numbers: one exchange against a
-dense product.
+Sliding, whose theory is for a coupling far below L; L = 200 for LocalExtraStep, whose rounds grow like L^1.5. Then
+random graphs of 100, 1,000 and 10,000 nodes with ten neighbours each and rows of 50 numbers: one exchange against a dense
+product.
 """
 
 import argparse

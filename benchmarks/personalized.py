@@ -62,14 +62,14 @@ def task(options: argparse.Namespace, period: int, seed: int) -> tuple[fm.Person
     return problem, nodes, judge
 
 
-def run(name: str, period: int, trust: float, options: argparse.Namespace, seed: int) -> dict:
+def run(name: str, period: int, options: argparse.Namespace, seed: int) -> dict:
     """Return the curves of one run."""
     problem, nodes, judge = task(options, period, seed)
     common = {"local_steps": period, "batch_size": BATCH, "momentum": options.momentum}
-    personal = {"personal": "u"} if trust == 1 else {}  # with theta = 1 the iterates agree, and the u are the personal models
+    personal = {"personal": "u"} if options.trust == 1 else {}  # with theta = 1 the iterates agree
     method = {
-        "SlidingNN": lambda: fm.SlidingNN(LR, LR, theta=trust, **personal, **common),
-        "LocalNN": lambda: fm.LocalNN(LR, LR, r=trust, **common),
+        "SlidingNN": lambda: fm.SlidingNN(LR, LR, theta=options.trust, **personal, **common),
+        "LocalNN": lambda: fm.LocalNN(LR, LR, r=options.trust, **common),
     }[name]()
     rounds = options.epochs * EPOCH // period
     every = max(1, 10 * EPOCH // period)  # every ten epochs, or every round
@@ -101,7 +101,7 @@ def main() -> None:
                 path = FOLDER / f"{which}-{name}-{period}-{seed}.json"
                 if path.exists():
                     continue
-                record = run(name, period, options.trust, options, seed)
+                record = run(name, period, options, seed)
                 path.write_text(json.dumps(record))
                 last = {metric: record[metric][-1] for metric in (*CURVES, "spread/x")}
                 print(path.stem, last, f"({record['seconds']:.0f} s)", flush=True)

@@ -92,6 +92,11 @@ class Sliding(Decentralized):
         return problem.project(players.add(inner, players.sub(mixed, mixed_inner), self.gamma * problem.coupling))
 
 
+def _free_step(z: Point, direction: Point, lr: Any) -> Point:
+    """Return (x - lr d_x, y + lr d_y)."""
+    return Point(players.add(z.x, direction.x, -lr), players.add(z.y, direction.y, lr))
+
+
 @state
 class TrainedState(NamedTuple):
     """The trained models u, and the iterate z that the next round starts from."""
@@ -99,11 +104,6 @@ class TrainedState(NamedTuple):
     x: Tree
     y: Tree
     z: Point
-
-
-def _free_step(z: Point, direction: Point, lr: Any) -> Point:
-    """Return (x - lr d_x, y + lr d_y)."""
-    return Point(players.add(z.x, direction.x, -lr), players.add(z.y, direction.y, lr))
 
 
 @algorithm
@@ -154,10 +154,7 @@ class SlidingNN(Decentralized):
         z = state if self.personal == "z" else nodes.map(self.iterate, state)
         mixed = nodes.mix(z)
         trained = nodes.map(self.train, z, mixed)
-        mixed_trained = nodes.mix(trained)
-        if self.personal == "z":
-            return nodes.map(self.correct, trained, mixed, mixed_trained)
-        return nodes.map(self.correct_and_keep, trained, mixed, mixed_trained)
+        return nodes.map(self.correct, trained, mixed, nodes.mix(trained))
 
     def iterate(self, problem: Any, node: Any, state: TrainedState) -> Point:
         """Return the node's z."""
@@ -169,11 +166,8 @@ class SlidingNN(Decentralized):
         solver, pull = solver_of(self.momentum), self.theta * problem.coupling
         return solver.run(problem, node, center, self.lr_x, self.lr_y, self.local_steps, self.batch_size, pull=pull)
 
-    def correct(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> Point:
-        """Return u + s (Wz - Wu), projected."""
+    def correct(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> Point | TrainedState:
+        """Return u + s (Wz - Wu), projected; beside u where that is the personal model."""
         scale = 1.0 / self.theta**2 if self.printed else 1.0 / self.theta
-        return problem.project(players.add(trained, players.sub(mixed, mixed_trained), scale))
-
-    def correct_and_keep(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> TrainedState:
-        """Return the new z beside the u that it was made of."""
-        return TrainedState(trained.x, trained.y, self.correct(problem, node, trained, mixed, mixed_trained))
+        z = problem.project(players.add(trained, players.sub(mixed, mixed_trained), scale))
+        return z if self.personal == "z" else TrainedState(trained.x, trained.y, z)
