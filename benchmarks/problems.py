@@ -52,7 +52,7 @@ def _problem(workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:
     if workload.name == "A":
         return _against_class_weights(Logistic(CLASSES), workload)
     if workload.name in "BG":
-        return _against_perturbation(MLP((200, 200), CLASSES), workload)
+        return _against_perturbation(MLP((200, 200), CLASSES), workload, clients)
     if workload.name == "C":
         return _against_class_weights(CNN(CLASSES), workload)
     if workload.name == "F":
@@ -69,13 +69,9 @@ def _against_class_weights(model: Any, workload: Workload) -> fm.MinimaxProblem:
     return fm.MinimaxProblem(loss, x0, jnp.full(CLASSES, 1.0 / CLASSES), y_set=fm.sets.Simplex(CLASSES))
 
 
-def _against_perturbation(model: Any, workload: Workload) -> fm.MinimaxProblem:
-    entropy, x0 = _classifier(model, workload)
-
-    def loss(x: Any, y: Any, batch: Any) -> jax.Array:
-        return jnp.mean(entropy(x, batch["inputs"] + y, batch["labels"])) - ROBUST_PENALTY / 2 * jnp.sum(y**2)
-
-    return fm.MinimaxProblem(loss, x0, jnp.zeros(workload.shape))
+def _against_perturbation(model: Any, workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:
+    problem = fm.problems.robust_training(model, clients, CLASSES, penalty=ROBUST_PENALTY)
+    return problem.replace(x0=_start_weights(model, workload))
 
 
 def _against_auc_dual(model: Any, workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:

@@ -24,7 +24,7 @@ from references import (
 
 from fedminimax import models
 from fedminimax.errors import InputError
-from fedminimax.models.layers import INITIALIZERS
+from fedminimax.models.layers import INITIALIZERS, Shifted, shifted
 from fedminimax.models.networks import ResidualBlock
 
 # what is particular to ResNet18, which takes long to compile
@@ -208,6 +208,42 @@ def test_mlp_has_relu_between_its_layers(x64):
         x = x @ params[f"Dense_{i}"]["kernel"] + params[f"Dense_{i}"]["bias"]
         x = jnp.maximum(x, 0) if i < 2 else x
     np.testing.assert_allclose(model.apply({"params": params}, inputs), x, rtol=1e-12)
+
+
+SHIFTED = [models.Logistic(5), models.MLP((7, 6), 5)]
+
+
+@pytest.mark.parametrize("model", SHIFTED, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("mode", [jax.jacrev, jax.jacfwd])
+def test_a_shift_kept_apart_is_the_shift_added(x64, model, mode):
+    examples, shift = normal(6, 4, 3), normal(4, 3, seed=1)
+    params = random_params(model, examples)
+    apart = lambda params, examples, shift: model.apply({"params": params}, shifted(model, examples, shift))
+    added = lambda params, examples, shift: model.apply({"params": params}, examples + shift)
+    here, there = (mode(f, argnums=(0, 1, 2))(params, examples, shift) for f in (apart, added))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), here, there)
+    np.testing.assert_allclose(apart(params, examples, shift), added(params, examples, shift), atol=1e-12)
+
+
+@pytest.mark.parametrize("model", SHIFTED, ids=lambda model: type(model).__name__)
+def test_the_gradient_of_a_shift_is_one_examples_work(model):
+    examples, shift = jnp.ones((6, 4, 3)), jnp.zeros((4, 3))
+    params = random_params(model, examples)
+
+    def products(inputs):
+        total = lambda params, shift: jnp.sum(model.apply({"params": params}, inputs(examples, shift)) ** 2)
+        program = jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(params, shift)
+        return [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "dot_general"]
+
+    assert (6, 12) in products(lambda examples, shift: examples + shift)
+    assert (6, 12) not in products(Shifted)
+    assert (12,) in products(Shifted)
+
+
+def test_only_models_that_ask_get_a_shift_apart():
+    examples, shift = jnp.ones((2, 8, 8, 1)), jnp.ones((8, 8, 1))
+    assert isinstance(shifted(models.MLP(), examples, shift), Shifted)
+    np.testing.assert_array_equal(shifted(models.CNN(), examples, shift), 2.0)
 
 
 @pytest.mark.parametrize("name", models.MODELS)

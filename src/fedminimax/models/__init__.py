@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from fedminimax.models.convolutions import Padding, conv, conv_max_pool, conv_transpose, max_pool
 from fedminimax.models.dcgan import DCGANDiscriminator, DCGANGenerator
-from fedminimax.models.layers import BatchNorm, ConvPool
+from fedminimax.models.layers import BatchNorm, ConvPool, Shifted
 from fedminimax.models.networks import CNN, MLP, VGG11, LeNet5, Linear, Logistic, ResNet18, TutorialCNN
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -39,6 +39,7 @@ __all__ = [
     "Logistic",
     "Padding",
     "ResNet18",
+    "Shifted",
     "TutorialCNN",
     "conv",
     "conv_max_pool",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.custom_derivatives import SymbolicZero
 
 from fedminimax.errors import InputError
 from fedminimax.models.convolutions import Padding, conv, conv_max_pool, conv_transpose
@@ -72,12 +74,57 @@ class Layer(nn.Module):
         return inputs, kernel, bias
 
 
+class Shifted(NamedTuple):
+    """Inputs to which one shift is added, the same for every example: examples + shift.
+
+    A network of your own that sets ``takes_shifted = True`` gets its inputs in this form from
+    :func:`~fedminimax.problems.robust_training`, and may give them, flattened, to :class:`Dense`.
+
+    Attributes:
+        examples: (batch, ...).
+        shift: of the shape of one example.
+    """
+
+    examples: jax.Array
+    shift: jax.Array
+
+
+def shifted(model: Any, examples: jax.Array, shift: jax.Array) -> jax.Array | Shifted:
+    """Return examples + shift as inputs of a model: summed, or apart if the model says that it ``takes_shifted`` inputs."""
+    return Shifted(examples, shift) if getattr(model, "takes_shifted", False) else examples + shift
+
+
+@jax.custom_jvp
+def _shifted_dot(examples: jax.Array, shift: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return (examples + shift) @ kernel.
+
+    All examples move with the shift alike, so its gradient is that of the sum of the outputs: one row's work. Left to itself,
+    reverse differentiation finds the gradient of every row and then adds them up.
+    """
+    return (examples + shift) @ kernel
+
+
+@functools.partial(_shifted_dot.defjvp, symbolic_zeros=True)
+def _shifted_dot_jvp(primals: tuple[jax.Array, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    examples, shift, kernel = primals
+    inputs = examples + shift
+    out = inputs @ kernel
+    slope = jnp.zeros_like(out)
+    for tangent, move in zip(tangents, (lambda d: d @ kernel, lambda d: d @ kernel, lambda d: inputs @ d), strict=True):
+        if not isinstance(tangent, SymbolicZero):
+            slope = slope + move(tangent)
+    return out, slope
+
+
 class Dense(Layer):
-    """A dense layer: inputs @ kernel + bias."""
+    """A dense layer: inputs @ kernel + bias. The inputs may be :class:`Shifted`."""
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array | Shifted) -> jax.Array:
         """Return the outputs, (batch, features)."""
+        if isinstance(inputs, Shifted):
+            examples, kernel, bias = self.parameters(inputs.examples)
+            return _shifted_dot(examples, inputs.shift.astype(examples.dtype), kernel) + bias
         inputs, kernel, bias = self.parameters(inputs)
         return inputs @ kernel + bias
 
@@ -173,8 +220,10 @@ class BatchNorm(nn.Module):
         return centred * (scale * jax.lax.rsqrt(variance + self.epsilon)) + bias
 
 
-def flatten(inputs: jax.Array) -> jax.Array:
-    """Return the inputs as (batch, features)."""
+def flatten(inputs: Any) -> Any:
+    """Return the inputs as (batch, features); of :class:`Shifted` inputs both parts."""
+    if isinstance(inputs, Shifted):
+        return Shifted(flatten(inputs.examples), inputs.shift.reshape(-1))
     if inputs.ndim < 2:
         raise InputError(f"A model takes inputs of shape (batch, ...), not {inputs.shape}: add the batch axis.")
     return inputs.reshape(inputs.shape[0], -1)

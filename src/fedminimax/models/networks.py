@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 from flax import linen as nn
 
 from fedminimax.errors import InputError
-from fedminimax.models.layers import Conv, ConvPool, Dense, check_images, flatten
+from fedminimax.models.layers import Conv, ConvPool, Dense, Shifted, check_images, flatten
 
 
 class Logistic(nn.Module):
@@ -18,10 +20,11 @@ class Logistic(nn.Module):
         classes: number of classes.
     """
 
+    takes_shifted: ClassVar[bool] = True
     classes: int = 10
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array | Shifted) -> jax.Array:
         """Return the logits, (batch, classes)."""
         return Dense(self.classes)(flatten(inputs))
 
@@ -50,12 +53,13 @@ class MLP(nn.Module):
         initializer: how weights and biases start: "lecun" (normal, and zero) or "pytorch" (uniform, as PyTorch's default).
     """
 
+    takes_shifted: ClassVar[bool] = True
     hidden: tuple[int, ...] = (200, 200)
     classes: int = 10
     initializer: str = "lecun"
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array | Shifted) -> jax.Array:
         """Return the logits, (batch, classes)."""
         x = flatten(inputs)
         for width in self.hidden:

@@ -10,6 +10,7 @@ import optax
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
+from fedminimax.models.layers import shifted
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.examples import check_classes, labelled
 from fedminimax.sets import L2Ball
@@ -31,7 +32,8 @@ def robust_training(
               \quad\text{or}\quad \max_{\|y\| \le r}\text{ without the last term}
 
     Args:
-        model: a Flax module that maps inputs to one score a class (see :mod:`fedminimax.models`).
+        model: a Flax module that maps inputs to one score a class (see :mod:`fedminimax.models`). Where the first layer is
+            dense, as in MLP, y's gradient costs one example's work instead of the batch's.
         clients: data with the fields "inputs" and "labels".
         classes: how many classes.
         penalty: lambda; by default 0.001 where there is no radius.
@@ -46,7 +48,7 @@ def robust_training(
         raise InputError(f"The perturbation must be held: give a penalty above zero (not {penalty}) or a radius.")
 
     def loss(x: Any, y: Any, batch: Any) -> jax.Array:
-        scores = model.apply({"params": x}, batch["inputs"] + y)
+        scores = model.apply({"params": x}, shifted(model, batch["inputs"], y))
         fit = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, batch["labels"]))
         return fit if strength == 0 else fit - strength / 2 * jnp.sum(y**2)
 
