@@ -150,27 +150,29 @@ def main() -> None:
 
 
 def draw(kind: str, data: str) -> None:
-    """Draw what has been run: the mean over seeds with a band, against the rounds."""
+    """Draw what has been run: the median over seeds with a band from quartile to quartile, against the rounds."""
     from matplotlib.figure import Figure
 
     curves: dict[str, list[dict]] = {}
     for path in sorted(FOLDER.glob(f"{kind}-{data}-*.json")):
         name = path.stem.removeprefix(f"{kind}-{data}-").rsplit("-", 1)[0].replace("_", " ")
         curves.setdefault(name, []).append(json.loads(path.read_text()))
+    papers = methods(1, 1, dict(zip(NAMES, TABLES[kind, data], strict=True)))
     metric = {"auc": "auc", "robust": "train/loss", "gan": "inception/score"}[kind]
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     ax = figure.subplots()
-    order = sorted(curves, key=lambda n: np.mean([c[metric][-1] for c in curves[n]]), reverse=kind != "robust")
+    order = sorted(curves, key=lambda n: np.median([c[metric][-1] for c in curves[n]]), reverse=kind != "robust")
     for name in order:
         runs = curves[name]
         rounds = sorted(set.intersection(*(set(c["round"]) for c in runs)))  # runs may have been evaluated at other rounds
         values = np.array([[c[metric][c["round"].index(t)] for t in rounds] for c in runs])
-        (line,) = ax.plot(rounds, values.mean(0), label=name, linewidth=2.2 if "MAGE" in name else 1.2)
-        if kind != "auc" or "MAGE" in name:  # those that collapse for a seed would cover the whole figure
-            ax.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
-        last = values[:, -1]
-        print(f"{name:22s} {metric} {last.mean():.4f} +- {last.std():.4f} best {values.max(1).mean():.4f} "
+        last = np.sort(values[:, -1])
+        print(f"{name:24s} {metric} median {np.median(last):.4f} mean {last.mean():.4f} from {last[0]:.4f} to {last[-1]:.4f} "
               f"floats up {runs[0]['floats_up'][-1]:.3g} seeds {len(runs)}")  # fmt: skip
+        if name in papers:
+            low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
+            (line,) = ax.plot(rounds, middle, label=name, linewidth=2.2 if "MAGE" in name else 1.2)
+            ax.fill_between(rounds, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
     if kind == "auc":
         ax.set_ylim(0.9, 1.0)
     if kind == "robust":

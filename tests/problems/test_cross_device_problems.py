@@ -109,6 +109,25 @@ def test_the_perturbation_is_added_to_every_input_and_penalised(x64):
     assert problem.y0.shape == (3, 3, 1)
 
 
+def test_the_gradient_of_the_perturbation_is_taken_from_the_sum_over_the_batch(x64):
+    class Own(nn.Module):
+        """The same network, which takes plain arrays only."""
+
+        @nn.compact
+        def __call__(self, inputs):
+            return fm.models.MLP((5,), 3, name="inner")(inputs.reshape(len(inputs), -1))
+
+    data = images()
+    batch, y = jax.tree.map(jnp.asarray, data.fields), jnp.asarray(RNG.normal(size=(3, 3, 1)))
+    apart, own = (fm.problems.robust_training(model, data, 3) for model in (fm.models.MLP((5,), 3), Own()))
+    grad = jax.grad(apart.loss, argnums=(0, 1))
+    program = jax.make_jaxpr(grad)(apart.x0, y, batch)
+    assert (24, 9) not in [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "dot_general"]
+    gx, gy = grad(apart.x0, y, batch)
+    hx, hy = jax.grad(own.loss, argnums=(0, 1))({"inner": apart.x0}, y, batch)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), (gx, gy), (hx["inner"], hy))
+
+
 def test_in_the_ball_there_is_no_penalty():
     data = images()
     problem = fm.problems.robust_training(fm.models.Logistic(3), data, 3, radius=0.5)
