@@ -123,6 +123,8 @@ def main() -> None:
         chosen["CD-MA with CD-MAGE steps"] = fm.CDMA(*table["CD-MAGE"], **common)
     if options.lr:
         chosen = {name: method.replace(lr_x=options.lr[0], lr_y=options.lr[1]) for name, method in chosen.items()}
+        # With the tables' c_alpha and rho alpha is 1 for hundreds of rounds: with constant steps that is CD-MAGE itself.
+        chosen["CD-MAGE+"] = chosen["CD-MAGE+"].replace(alpha=fm.PowerDecay(5, 2 / 3, cap=1.0))
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         saturating = not options.nonsaturating
@@ -130,16 +132,23 @@ def main() -> None:
         floats = upload(problem, clients, chosen["CD-MA"])
         for name in options.methods or chosen:
             label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
-            if (FOLDER / f"{label}.json").exists():
-                continue
             method = at_upload(problem, clients, chosen[name], floats)
+            setting = {
+                "settings": repr(method),
+                "rounds": options.rounds,
+                "features": options.features,
+                "saturating": saturating,
+            }
+            if (FOLDER / f"{label}.json").exists():
+                check_same(label, setting)
+                continue
             started = time.perf_counter()
             result = fm.run(
                 problem, clients, method, rounds=options.rounds, seed=seed, eval_every=options.every, metrics=metrics
             )
             taken = time.perf_counter() - started
             record = {k: np.asarray(v, float).round(6).tolist() for k, v in result.history.items()}
-            record |= {"settings": repr(method), "cohort": method.cohort_size, "seconds": round(taken, 1)}
+            record |= setting | {"cohort": method.cohort_size, "seconds": round(taken, 1)}
             (FOLDER / f"{label}.json").write_text(json.dumps(record))
             numbers = {k: round(v, 4) for k, v in result.final().items() if k not in result.costs}
             print(f"{label}: {numbers} ({taken:.0f} s)", flush=True)
@@ -147,6 +156,17 @@ def main() -> None:
                 pictures = problem.generate(result.x, jax.random.key(seed), 100)
                 plots.sample_grid(np.asarray(pictures), path=FOLDER / f"{label}.png")
     draw(options.kind, options.data)
+
+
+def check_same(label: str, setting: dict) -> None:
+    """Stop unless the saved run of that name is the one that is asked for."""
+    saved = json.loads((FOLDER / f"{label}.json").read_text())
+    saved.setdefault("rounds", saved["round"][-1])
+    other = {k: saved[k] for k in setting if k in saved and saved[k] != setting[k]}
+    if other:
+        raise SystemExit(
+            f"{label}.json was run with {other}, not { ({k: setting[k] for k in other}) }: delete it to run it anew."
+        )
 
 
 def draw(kind: str, data: str) -> None:

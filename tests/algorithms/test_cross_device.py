@@ -163,6 +163,16 @@ def test_an_unheard_first_phase_keeps_the_estimate_and_its_point(task):
     assert np.abs(silent.x - after_one.x).max() > 1e-4  # the second phase went on along the old estimate
 
 
+def test_the_first_estimate_is_a_gradient_whenever_it_is_made(task):
+    method = fm.CDMAGEPlus(**LOCAL, alpha=0.1)
+    first, second = (np.array(c) for c in go(task, method, rounds=2, record=True).trace.cohorts)
+    first[0] = -1
+    late = go(task, method, rounds=2, trace=fm.Trace(cohorts=(first, second)))
+    gx, gy = gradients(task, *task.problem.start)  # without an estimate nobody moved
+    np.testing.assert_allclose(late.state.estimate.x, gx[first[1]].mean(0), rtol=1e-10)
+    np.testing.assert_allclose(late.state.estimate.y, gy[first[1]].mean(0), rtol=1e-10)
+
+
 def test_one_minibatch_serves_both_points_of_the_correction(x64):
     """With a linear noise term in each example, the noise cancels only if the batch is the same at both points."""
     noisy = fm.problems.quadratic(4, examples=16, noise=50.0, heterogeneity=0.5, seed=2)
@@ -274,9 +284,22 @@ def test_cd_methods_draw_from_p_and_average_evenly(x64):
     seen = np.asarray(go(task, fm.CDMA(**FULL, cohort_size=1), rounds=600, record=True).trace.cohorts[0])
     share = np.bincount(seen.ravel(), minlength=6) / seen.size
     np.testing.assert_allclose(share, np.array(weights) / 20, atol=0.06)
+    # the heavy ones are in every cohort of three, and weigh twice as much there: .25 x .2 = .05, 1 x .4 = .4
+    seen = np.asarray(go(task, fm.CDMA(**FULL, cohort_size=3), rounds=300, record=True).trace.cohorts[0])
+    assert all({4, 5} < set(row) for row in seen)
+    one = go(task, fm.CDMA(**FULL, cohort_size=3), rounds=1, trace=fm.Trace(cohorts=(np.array([[4, 1, 5]]),)))
+    ends = [go(task, fm.CDMA(**FULL, cohort_size=1), rounds=1, trace=fm.Trace(cohorts=(np.array([[i]]),))).x for i in (4, 1, 5)]
+    np.testing.assert_allclose(one.x, 0.4 * ends[0] + 0.2 * ends[1] + 0.4 * ends[2], rtol=1e-10)
     # with everybody there is nothing to draw, and the limit is still the saddle of sum p_i f_i
     assert distance(task, go(task, fm.CDMAGE(**FULL), rounds=700)) < 1e-9
     assert np.abs(saddle(task.clients, np.full(6, 1 / 6)).x - task.solution.x).max() > 0.01
+
+
+def test_everybody_in_another_order_is_still_everybody(x64):
+    task = fm.problems.quadratic(6, seed=3, weights=[1, 2, 3, 4, 5, 6])
+    backwards = fm.Trace(cohorts=(np.arange(6)[None, ::-1],))
+    here, there = (go(task, fm.CDMA(**FULL), rounds=1, trace=trace) for trace in (None, backwards))
+    np.testing.assert_allclose(here.x, there.x, rtol=1e-12)
 
 
 def test_extra_steps_solve_a_bilinear_game_where_plain_ones_spiral_out(x64):

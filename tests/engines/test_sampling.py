@@ -38,10 +38,30 @@ def test_weighted_draws_follow_their_weights():
     weights = jnp.asarray([0.1, 0.0, 0.6, 0.3])
     drawn = many(lambda k: sampling.weighted(k, weights, 5, replace=True), 4000)
     np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=4) / drawn.size, weights, atol=0.01)
-    single = many(lambda k: sampling.weighted(k, weights, 2, replace=False), 4000)
-    assert all(len(set(row)) == 2 for row in single)
-    first = np.bincount(single[:, 0], minlength=4) / 4000
-    np.testing.assert_allclose(first, weights, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("weights", "size", "chances"),
+    [
+        ([1, 1, 2, 2, 2], 2, [0.25, 0.25, 0.5, 0.5, 0.5]),
+        ([1, 1, 1, 1, 8, 8], 3, [0.25, 0.25, 0.25, 0.25, 1, 1]),  # 3 * 8 / 20 > 1: sure to be drawn
+        ([5, 3, 1, 1], 3, [1, 1, 0.5, 0.5]),  # 3 * 3 / 10 < 1, but not among those that are left
+        ([5, 1, 1, 1], 4, [1, 1, 1, 1]),
+        ([0, 3, 0, 1], 1, [0, 0.75, 0, 0.25]),
+        ([0, 3, 0, 1], 2, [0, 1, 0, 1]),
+    ],
+)
+def test_draws_without_replacement_have_chances_in_proportion_to_the_weights(weights, size, chances):
+    weights = jnp.asarray(weights, float)
+    np.testing.assert_allclose(sampling.inclusion(weights, size), chances, rtol=1e-6)
+    drawn = many(lambda k: sampling.weighted(k, weights, size, replace=False), 8000)
+    assert all(len(set(row)) == size for row in drawn)
+    np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=len(chances)) / 8000, chances, atol=0.02)
+
+
+def test_more_places_than_weights_are_filled_with_others():
+    drawn = many(lambda k: sampling.weighted(k, jnp.asarray([0.0, 3.0, 0.0, 1.0]), 3, replace=False), 200)
+    assert all(len(set(row)) == 3 and {1, 3} < set(row) for row in drawn)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 7, 1000, 2**31 - 1])

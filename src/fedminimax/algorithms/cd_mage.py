@@ -87,16 +87,14 @@ def _primal_step(c: Constants, K: int, lr_y: float) -> float:
 
 
 def cohort_of(problem: Any, clients: Any, size: int | None) -> tuple[Any, Any]:
-    """Return a cohort drawn from the client distribution p, without replacement, and the weights of its plain average.
+    """Return a cohort drawn from the client distribution p, without replacement, and the weights of its average.
 
-    Averages are uniform: unequal p enter by the drawing alone. Where everybody takes part there is nothing to draw, and
-    the average is p's.
+    Unequal p enter by the drawing: client i is in the cohort with probability S p_i, and the average is plain. Only where
+    S p_i is above one, so that nothing can be drawn any more, does i's weight make up for it; with everybody that is p itself.
     """
-    if size is None or size == clients.count:
-        return clients.all(), clients.weights
-    by = None if problem.weights is None else clients.weights
-    cohort = clients.sample(size, weights=by)
-    return cohort, jnp.ones(size)
+    everybody = size is None or size == clients.count
+    cohort = clients.sample(size, weights=None if everybody or problem.weights is None else clients.weights)
+    return cohort, cohort.unbiased
 
 
 @algorithm
@@ -231,13 +229,14 @@ class CDMAGE(GradientGuided):
 
 @state
 class MomentumState(NamedTuple):
-    """The players, the gradient estimate (u, v), and the point at which it was last made."""
+    """The players, the gradient estimate (u, v), the point at which it was last made, and whether it ever was."""
 
     x: Tree
     y: Tree
     x_previous: Tree
     y_previous: Tree
     estimate: Point
+    begun: Any
 
 
 @algorithm
@@ -249,8 +248,8 @@ class CDMAGEPlus(GradientGuided):
     .. math:: (u_t, v_t) = (1 - \alpha_t) (u_{t-1}, v_{t-1})
               + \mathrm{mean}_{S'_t} [\nabla f_i(z_t) - (1 - \alpha_t) \nabla f_i(z_{t-1})]
 
-    with :math:`\alpha_0 = 1`. Phase 2 is CD-MAGE's. Should nobody answer phase 1, the last estimate is kept, with the point
-    that it belongs to. With alpha = 1, or with everybody taking part, it is CD-MAGE.
+    with alpha = 1 for the first estimate. Phase 2 is CD-MAGE's. Should nobody answer phase 1, the last estimate is kept, with
+    the point that it belongs to. With alpha = 1, or with everybody taking part, it is CD-MAGE.
 
     Args:
         lr_x: eta_t.
@@ -291,29 +290,28 @@ class CDMAGEPlus(GradientGuided):
         return cls(lr_x, PowerDecay(first, 1 / 3, cap=cap), alpha, local_steps=K, cohort_size=S, **fields)
 
     def init(self, problem: Any) -> MomentumState:
-        """Return z_0 = z_{-1}, and an estimate that round 0 will not use."""
+        """Return z_0 = z_{-1}, and no estimate yet."""
         z = problem.start
-        return MomentumState(z.x, z.y, z.x, z.y, players.zeros_like(z))
+        return MomentumState(z.x, z.y, z.x, z.y, players.zeros_like(z), jnp.zeros((), bool))
 
     def round(self, problem: Any, state: MomentumState, clients: Any) -> MomentumState:
         """Move the estimate along, then let another cohort take guided steps."""
         z = Point(state.x, state.y)
         previous = Point(state.x_previous, state.y_previous)
+        keep = jnp.where(state.begun, 1.0 - jnp.minimum(self.alpha, 1.0), 0.0)  # 1 - alpha_t
         cohort, weights = cohort_of(problem, clients, self.cohort_size)
-        change = cohort.mean(self.report_change, *z, *previous, weights=weights)
-        moved = players.add(change, state.estimate, 1.0 - self.momentum(clients.round))
+        change = cohort.mean(self.report_change, *z, *previous, keep, weights=weights)
+        moved = players.add(change, state.estimate, keep)
         heard = cohort.heard > 0
         estimate = players.select(heard, moved, state.estimate)
         here = players.select(heard, z, previous)
         new = self.update(problem, z, estimate, clients)
-        return MomentumState(new.x, new.y, here.x, here.y, estimate)
+        return MomentumState(new.x, new.y, here.x, here.y, estimate, state.begun | heard)
 
-    def report_change(self, problem: Any, client: Any, x: Tree, y: Tree, x_previous: Tree, y_previous: Tree) -> Point:
+    def report_change(
+        self, problem: Any, client: Any, x: Tree, y: Tree, x_previous: Tree, y_previous: Tree, keep: Any
+    ) -> Point:
         """Return grad f_i(z_t) - (1 - alpha_t) grad f_i(z_{t-1})."""
         everything = client.full
         before = problem.grad(x_previous, y_previous, everything)
-        return players.add(problem.grad(x, y, everything), before, self.momentum(client.round) - 1.0)
-
-    def momentum(self, t: Any) -> Any:
-        """Return alpha_t: 1 in round 0, and never more."""
-        return jnp.where(t == 0, 1.0, jnp.minimum(self.alpha, 1.0))
+        return players.add(problem.grad(x, y, everything), before, -keep)

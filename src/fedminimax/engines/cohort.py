@@ -201,7 +201,8 @@ class Clients:
 
         Args:
             size: how many clients are needed.
-            weights: draw in proportion to these, [N]; by default uniformly.
+            weights: draw in proportion to these, [N]; by default uniformly. Without replacement a client is drawn with
+                the chance that it should have, or one (see :attr:`Cohort.unbiased`).
             replace: whether a client may be drawn more than once.
         """
         current = self.current
@@ -211,7 +212,8 @@ class Clients:
         key = current.next_key()
         server = keys.variant(key, _SERVER)
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
-        invited: Any = size
+        invited: Any = size if availability is None else availability.invitations(size, None if replace else self.count)
+        chances = None if weights is None or replace else sampling.inclusion(jnp.asarray(weights), invited)
         present: Any = None
         seconds: Any = None
         in_order = False
@@ -227,8 +229,6 @@ class Clients:
             invited = jnp.asarray(trace.invited[nth])[current.t] if nth < len(trace.invited) else jnp.sum(present)
         else:
             in_order = weights is None and not replace and size == self.count
-            if availability is not None:
-                invited = availability.invitations(size, None if replace else self.count)
             ids = (
                 sampling.subset(server, self.count, invited)
                 if weights is None and not replace
@@ -248,6 +248,7 @@ class Clients:
                 ids, present = ids[first], answers[first]
                 seconds = None if seconds is None else seconds[first]
         cohort = Cohort(current, len(current.cohorts), ids.astype(jnp.int32), present, invited, in_order, seconds)
+        cohort.chance = jnp.ones(size) if chances is None else chances[ids]
         current.cohorts.append(Attendance(ids if present is None else jnp.where(present, ids, -1), jnp.asarray(invited)))
         return cohort
 
@@ -294,6 +295,8 @@ class Cohort:
         size: S, the places that were asked for.
         members: how many of them are filled (fewer than S when too few clients answered).
         weights: their p_i, [S]; zero at an empty place.
+        chance: how likely each was to be drawn, up to a common factor, [S].
+        unbiased: p_i / chance_i, [S]: with these weights a mean over the cohort stands for the mean over all clients by p.
         heard: the total weight of the replies that the last mean or sum was made of.
     """
 
@@ -312,6 +315,7 @@ class Cohort:
         self.number, self.ids, self.size, self._in_order = number, ids, ids.shape[0], in_order
         self.members: Any = self.size if present is None else jnp.sum(present)
         self._joined = present
+        self.chance: Any = jnp.ones(self.size)
         self.note: Tree = None
         self.heard: Any = None
 
@@ -324,7 +328,7 @@ class Cohort:
         present = chosen if self._present is None else self._present & chosen
         rest = Cohort(self._round, self.number, self.ids, present, None, self._in_order)
         # They have been asked before: nobody new is invited, and they still hold their notes.
-        rest._asked, rest.note = True, self.note
+        rest._asked, rest.note, rest.chance = True, self.note, self.chance
         return rest
 
     @property
@@ -332,6 +336,12 @@ class Cohort:
         """The p_i of the cohort's clients, [S]; zero at an empty place."""
         own = self._round.weights if self._in_order else self._round.weights[self.ids]
         return own if self._joined is None else jnp.where(self._joined, own, 0.0)
+
+    @property
+    def unbiased(self) -> jax.Array:
+        """The p_i of the cohort's clients over their chances to be in it, [S]; zero where there was no chance."""
+        possible = self.chance > 0
+        return jnp.where(possible, self.weights / jnp.where(possible, self.chance, 1.0), 0.0)
 
     def map(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies:
         """Return every client's reply, stacked: memory grows with the cohort.

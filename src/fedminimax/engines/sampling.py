@@ -36,14 +36,39 @@ def subset(key: Key, population: int, size: int) -> jax.Array:
 
 
 def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Array:
-    """Return ``size`` indices drawn in proportion to ``weights``."""
+    """Return ``size`` indices drawn in proportion to ``weights``; without replacement with the chances of :func:`inclusion`.
+
+    Without replacement this is systematic sampling (W. Madow, 1949) in a random order: the chances are laid end to end, and
+    every unit of length has one point. One draw after another would give heavy indices less than their share.
+    """
     if replace:
         total = jnp.cumsum(weights)
         points = keys.uniform(keys.words(key, size)).astype(total.dtype) * total[-1]
         return jnp.minimum(jnp.searchsorted(total, points, side="right"), weights.shape[0] - 1).astype(jnp.int32)
-    # The largest perturbed log-weights are a weighted sample without replacement (Gumbel's trick).
-    scores = jnp.log(weights) + jax.random.gumbel(keys.as_jax(key), weights.shape, weights.dtype)
-    return jax.lax.top_k(scores, size)[1].astype(jnp.int32)
+    count = weights.shape[0]
+    words = keys.words(key, count + 1)
+    order = jnp.argsort(words[1:])
+    ends = jnp.cumsum(inclusion(weights, size)[order])
+    places = jnp.arange(size)
+    points = (places + keys.uniform(words[0]).astype(ends.dtype)) * (ends[-1] / size)
+    found = jnp.searchsorted(ends, points, side="right")
+    # Rounding must not put two points into one index.
+    found = jnp.minimum(jax.lax.cummax(found - places) + places, count - size + places)
+    return order[found].astype(jnp.int32)
+
+
+def inclusion(weights: jax.Array, size: int) -> jax.Array:
+    """Return the chances, in proportion to the weights but at most one, that sum to ``size``."""
+    ordered = -jnp.sort(-weights)
+    rest = jnp.cumsum(ordered[::-1])[::-1]  # of the k-th heaviest and all lighter ones
+    sure = jnp.arange(weights.shape[0])
+    factor = jnp.where(rest > 0, (size - sure) / jnp.where(rest > 0, rest, 1.0), jnp.inf)
+    # The k heaviest are sure to be drawn, k being the least that leaves nobody else with a chance above one. Where fewer than
+    # ``size`` have any weight, those have a chance of one, and the sum is smaller.
+    enough = factor * ordered <= 1
+    last = jnp.max(factor, where=jnp.isfinite(factor) & (sure < size), initial=0.0)
+    chosen = jnp.where(jnp.any(enough), factor[jnp.argmax(enough)], last)
+    return jnp.minimum(1.0, chosen * weights)
 
 
 def below(bits: jax.Array, bound: Any) -> jax.Array:
