@@ -1,4 +1,4 @@
-"""AUC maximisation on 500 phones with one digit each: CD-MAGE beside Local SGDA, at the same upload.
+"""AUC maximisation on 500 phones with one digit each: CD-MAGE and CD-MAGE+ beside CD-MA, at the same upload.
 
     python examples/auc_mnist.py --rounds 120 --out auc.png
 

@@ -20,7 +20,7 @@ from fedminimax.data import datasets, partition
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="mnist")
+    parser.add_argument("--data", default="mnist", choices=("mnist", "fashion_mnist"))
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--out", default="robust.png")
@@ -31,8 +31,8 @@ def main() -> None:
     clients = fm.ClientData.from_owner(train, partition.by_class(train["labels"], options.clients), batching="epochs")
     problem = fm.problems.robust_training(fm.models.MLP(), clients, images.classes, radius=3.0)
 
-    # Devices come and go with the time of day, some are slow, and a tenth vanish between the two phases of a round.
-    devices = fm.Availability(0.6, over_invite=2.0, wave=fm.Wave(0.5, period=48), delay=fm.Delay(5.0), vanish=0.1)
+    # Devices come and go with the time of day, and some are slow: twice as many are invited as are needed.
+    devices = fm.Availability(0.6, over_invite=2.0, wave=fm.Wave(0.5, period=48), delay=fm.Delay(5.0))
     method = fm.CDMAGEPlus.decaying(0.02, 1.0, 5, 1 / 3, local_steps=12, batch_size=10, cohort_size=20)
     judge = fm.metrics.RobustLoss(data=test, examples=1000, max_steps=40)
     shown = {"metrics": judge, "eval_every": 20, "watch": "robust/accuracy"}

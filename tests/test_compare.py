@@ -80,6 +80,9 @@ def test_a_budget_that_no_cohort_meets_is_said(task):
     [
         ({"match_upload": "FedAvg"}, "names 'FedAvg'"),
         ({"match_upload": 0}, "must be True"),
+        ({"match_upload": [1]}, "must be True"),
+        ({"seed": 3}, "give seeds="),
+        ({"seeds": 3}, "seeds must be several"),
         ({"match_upload": 10_000}, "there are 20 clients"),
     ],
 )
@@ -88,7 +91,45 @@ def test_wrong_budgets_are_named(task, options, message):
         fm.compare(task.problem, task.clients, METHODS, rounds=1, **options)
 
 
+def test_a_part_of_a_cohort_uploads_a_part():
+    task = fm.problems.robust_regression(clients=12, seed=0)
+    method = fm.DeltaFL(0.01, alpha=0.25, local_steps=1, cohort_size=8)
+    done = fm.run(task.problem, task.clients, method, rounds=1)
+    everybody = sum(m.places * sum(m.up.values()) for m in done.messages)
+    assert upload(task.problem, task.clients, method) == done.costs["floats_up"][0] < everybody
+
+
+def test_metrics_from_an_iterator_serve_every_run(task):
+    twice = fm.compare(
+        task.problem, task.clients, METHODS, rounds=1, seeds=range(2), metrics=iter([fm.metrics.Value()]), eval_every=1
+    )
+    assert all("value" in result.history for results in twice.results.values() for result in results)
+    with pytest.raises(fm.InputError, match=r"no 'loss' in the history of CDMA: there are round, value"):
+        twice.table("loss")
+    with pytest.raises(fm.InputError, match="no 'loss'"):
+        twice.plot("loss")
+
+
+def test_nothing_run_is_a_table_too(task):
+    none = fm.compare(task.problem, task.clients, METHODS, rounds=0, metrics=fm.metrics.Value())
+    assert none.table("value")["gradients"].tolist() == [0.0] * 3
+
+
+def test_a_run_that_was_stopped_is_drawn_as_far_as_it_went(task, curves):
+    shorter = fm.run(task.problem, task.clients, METHODS["CD-MA"], rounds=2, metrics=fm.metrics.Value(), eval_every=2)
+    ax = fm.plots.bands({"CD-MA": [*curves.results["CD-MA"], shorter]}, "value")
+    assert ax.get_lines()[0].get_xdata().tolist() == [0, 2]
+
+
+def test_every_run_has_a_folder_of_its_own_for_its_clients_states(task, tmp_path):
+    methods = {"a": METHODS["CODASCA"], "b": METHODS["CODASCA"]}
+    fm.compare(task.problem, task.clients, methods, rounds=1, seeds=(0, 1), client_store=tmp_path)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["a-0", "a-1", "b-0", "b-1"]
+
+
 def test_methods_need_names_of_their_own(task):
+    with pytest.raises(fm.InputError, match="must be a list of algorithms"):
+        fm.compare(task.problem, task.clients, METHODS["CD-MA"], rounds=1)
     with pytest.raises(fm.InputError, match="same name"):
         fm.compare(task.problem, task.clients, [METHODS["CD-MA"]] * 2, rounds=1)
     with pytest.raises(fm.InputError, match="nothing to compare"):

@@ -204,10 +204,12 @@ WRONG = [
     ({"engine": "rocket"}, "engine must be 'simulator' or 'isolated'"),
     ({"devices": 99}, "devices is 99, but JAX offers"),
     ({"seed": 1.5}, "seed must be a whole number"),
+    ({"availability": 0.5}, r"must be an Availability, such as Availability\(0\.5\)"),
     ({"availability": fm.Availability((0.5, 0.5))}, "2 probabilities, but there are 4 clients"),
     ({"metrics": metrics.ClassAccuracy()}, "Say how many classes"),
     ({"trace": fm.Trace((np.zeros((1, 4), int),))}, "covers 1 rounds, but 2 are to be run"),
     ({"trace": fm.Trace((np.full((2, 4), 7),))}, "client numbers below 4"),
+    ({"trace": fm.Trace((np.zeros((0, 4), int),), steps=np.zeros((0, 4), int))}, "covers 0 rounds"),
     ({"trace": fm.Trace((np.zeros((2, 3), int),))}, "names 3 clients a round, but the algorithm asks for 4"),
     ({"trace": fm.Trace(steps=np.zeros((2, 4), int))}, "numbers of at least 1"),
 ]
@@ -222,6 +224,14 @@ def test_wrong_options_are_named(task, options, message):
 WRONG_METHODS = [
     (lambda: fm.LocalSGDA(-0.1, 0.1), "LocalSGDA.lr_x must not be negative, but is -0.1"),
     (lambda: fm.LocalSGDA(0.1, float("nan")), "lr_y must be finite"),
+    (lambda: fm.CDMAGEPlus.decaying(-1, 0.1, 5, 1 / 3), "PowerDecay's c must be finite and not negative, but is -1"),
+    (lambda: fm.LocalSGDA(fm.PowerDecay(float("nan")), 0.1), "PowerDecay's c must be finite"),
+    (lambda: fm.LocalSGDA(fm.Piecewise((0.1, -0.1), until=(3,)), 0.1), "Piecewise's values must be finite and not negative"),
+    (lambda: fm.CDMA.from_theory(fm.Constants(1, 1, 1, 1, 1), rounds=-1, local_steps=2, cohort_size=3), "rounds is -1"),
+    (
+        lambda: fm.CDMAGEPlus.from_theory(fm.Constants(1, 1, 1, 1, 1), local_steps=fm.UniformSteps(1, 2), cohort_size=3),
+        "local_steps is UniformSteps",
+    ),
     (lambda: fm.LocalSGDA("fast", 0.1), "must be a number or a schedule"),
     (lambda: fm.LocalSGDA(0.1, 0.1, local_steps=0), "local_steps must be at least 1"),
     (lambda: fm.LocalSGDA(0.1, 0.1, local_steps=2.5), "whole number, UniformSteps or ClientSteps"),

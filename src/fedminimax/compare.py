@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,8 +20,10 @@ from fedminimax.data.clients import ClientData
 from fedminimax.engines import keys
 from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.simulator import MAP, Layout, Simulator
+from fedminimax.engines.store import DEVICE, HOST
 from fedminimax.errors import InputError
 from fedminimax.metrics import Metric, Problem
+from fedminimax.metrics import named as named_metrics
 from fedminimax.problems.robust import SharedForm
 from fedminimax.result import Result
 from fedminimax.run import check_input, run
@@ -58,7 +62,7 @@ class Curves:
         """Return one row a method: the metric at the end (mean and spread over seeds), and what a round and a run cost."""
         rows = []
         for name, results in self.results.items():
-            last = np.array([r.history[metric][-1] for r in results])
+            last = np.array([plots.values_of(r, metric)[-1] for r in results])
             one = results[0]
             rows.append(
                 {
@@ -67,7 +71,7 @@ class Curves:
                     "spread": last.std(),
                     "cohort": getattr(self.algorithms[name], "cohort_size", None) or "all",
                     "floats up a round": float(np.mean(one.costs["floats_up"])) if one.costs else 0.0,
-                    "gradients": float(np.mean([r.history["grad_evals"][-1] for r in results])),
+                    "gradients": float(np.mean([r.costs["grad_evals"].sum() if r.costs else 0.0 for r in results])),
                 }
             )
         return pd.DataFrame(rows).set_index("method")
@@ -101,8 +105,18 @@ def compare(
             what the first method does (True), what a named one does, or a given number of floats. What a method uploads is
             read off its own messages.
         metrics: as for :func:`fedminimax.run`.
-        options: passed to :func:`fedminimax.run`.
+        options: passed to :func:`fedminimax.run`. A folder for clients' states (``client_store=``) gets a
+            folder in it for each run.
     """
+    if "seed" in options:
+        raise InputError("compare runs every method with several seeds: give seeds=(0, 1, 2), not seed.")
+    if isinstance(methods, Algorithm) or not isinstance(methods, (Mapping, Sequence)):
+        raise InputError("methods must be a list of algorithms, or a dict of algorithms by name.")
+    if isinstance(seeds, (int, np.integer, str)):
+        raise InputError(f"seeds must be several, such as range(3) or (0, 1, 2), not {seeds!r}.")
+    judged = named_metrics(metrics)  # once: an iterator would be used up by the first run
+    folder = options.pop("client_store", None)
+    in_files = folder is not None and folder not in (DEVICE, HOST)
     named = dict(methods) if isinstance(methods, Mapping) else {type(m).__name__: m for m in methods}
     if not named:
         raise InputError("There is nothing to compare: give at least one algorithm.")
@@ -114,19 +128,27 @@ def compare(
     results: dict[str, list[Result]] = {name: [] for name in named}
     for seed in seeds:
         for name, method in named.items():
-            results[name].append(run(problem, clients, method, rounds=rounds, seed=seed, metrics=metrics, **options))
+            store = Path(folder) / f"{name}-{seed}" if in_files else folder
+            results[name].append(
+                run(problem, clients, method, rounds=rounds, seed=seed, metrics=judged, client_store=store, **options)
+            )
             if results[name][-1].interrupted:
                 return Curves({n: r for n, r in results.items() if r}, named)
     return Curves(results, named)
 
 
 def upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algorithm) -> int:
-    """Return how many floats a round of a method sends up when everybody answers, without running it."""
+    """Return how many floats a round of a method sends up when everybody answers.
+
+    Nothing is run, but for methods that ask only a part of a cohort (DeltaFL): of those one round is, with the seed 0.
+    """
     bound, data = check_input(problem, clients, algorithm, 0)
     simulator = Simulator(bound, Conditions(), Layout(MAP))
     weights = jnp.asarray(bound.client_weights(data))
     carry = jax.eval_shape(lambda: simulator.start(algorithm, data))
     jax.eval_shape(lambda c: simulator.one_round(algorithm, data, weights, keys.root(0), c, 0, None), carry)
+    if any(message.part for message in simulator.messages):
+        return int(run(problem, clients, algorithm, rounds=1, progress=False).costs["floats_up"][0])
     return sum(message.places * sum(message.up.values()) for message in simulator.messages)
 
 
@@ -138,27 +160,28 @@ def at_upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Alg
         return algorithm
     if not hasattr(algorithm, "cohort_size"):
         raise InputError(f"{name} has no cohort_size to match {floats} floats a round with: it uploads {now}.")
+    of = functools.cache(lambda size: upload(problem, clients, algorithm.replace(cohort_size=size)))
     cohort = algorithm.cohort_size or clients.count
-    size = max(1, round(cohort * floats / now))
+    size = max(1, round(cohort * floats / now))  # what a round uploads is in proportion to its cohort, or nearly
     if size > clients.count:
         raise InputError(
             f"{name} needs a cohort of {size} to upload {floats} floats a round, but there are {clients.count} clients: "
             "match a method that uploads less."
         )
-    matched = algorithm.replace(cohort_size=size)
-    then = upload(problem, clients, matched)
-    if abs(then - floats) > _CLOSE * floats:
+    best = min((s for s in (size, size - 1, size + 1) if 1 <= s <= clients.count), key=lambda s: abs(of(s) - floats))
+    if abs(of(best) - floats) > _CLOSE * floats:
         warnings.warn(
-            f"{name} uploads {then} floats a round with a cohort of {size}, not {floats}: no cohort comes nearer.", stacklevel=3
+            f"{name} uploads {of(best)} floats a round with a cohort of {best}, not {floats}: no cohort comes nearer.",
+            stacklevel=3,
         )
-    return matched
+    return algorithm.replace(cohort_size=best)
 
 
 def _budget(problem: Any, clients: ClientData, methods: Mapping[str, Algorithm], wanted: bool | str | int) -> int:
     if wanted is True:
         wanted = next(iter(methods))
     if not isinstance(wanted, str):
-        if wanted < 1:
+        if not isinstance(wanted, (int, float, np.number)) or not wanted >= 1:
             raise InputError(f"match_upload must be True, a method's name, or floats a round, not {wanted!r}.")
         return int(wanted)
     if wanted not in methods:

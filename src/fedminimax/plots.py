@@ -80,6 +80,13 @@ def fairness_scatter(summaries: Mapping[str, Mapping[str, float]], *, label: str
     return _plain(ax)
 
 
+def values_of(result: Result, name: str) -> np.ndarray:
+    """Return a metric's or a cost's values, or say which there are."""
+    if name not in result.history:
+        raise InputError(f"There is no {name!r} in the history of {result.method}: there are {', '.join(result.history)}.")
+    return result.history[name]
+
+
 def bands(
     curves: Mapping[str, Sequence[Result]],
     metric: str,
@@ -103,8 +110,10 @@ def bands(
     """
     ax = _axes(ax)
     for name, results in curves.items():
-        values = np.array([result.history[metric] for result in results])
-        across = np.mean([result.history[against] for result in results], axis=0)
+        found = [values_of(result, metric) for result in results]
+        common = min(len(one) for one in found)  # a run that was stopped is shorter
+        values = np.array([one[:common] for one in found])
+        across = np.mean([values_of(result, against)[:common] for result in results], axis=0)
         (line,) = ax.plot(across, values.mean(axis=0), "--" if name in dashed else "-", label=name, linewidth=1.8)
         ax.fill_between(across, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
     ax.set(xlabel=against.replace("_", " "), ylabel=(label or metric).replace("_", " "))

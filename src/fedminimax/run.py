@@ -97,6 +97,8 @@ def run(
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise InputError(f"seed must be a whole number, not {seed!r}.")
     if availability is not None:
+        if not isinstance(availability, Availability):
+            raise InputError(f"availability must be an Availability, such as Availability(0.5), not {availability!r}.")
         availability.check(clients.count)
     if start is not None and start.method != type(algorithm).__name__:
         raise InputError(f"The result to continue is {start.method}'s, but the algorithm is {type(algorithm).__name__}.")
@@ -109,6 +111,7 @@ def run(
     if trace is not None:
         trace.check(first + rounds, clients.count)
     judged = named(metrics)
+    _check_place(client_store, engine)
     conditions = Conditions(guard or Guard(), availability, record)
     carrier: Simulator | Isolated
     store = None
@@ -195,6 +198,17 @@ class _Clock:
             ideal = rounds * _CALL_SECONDS / max(seconds, 1e-6)
             self._pace = int(max(1, min(ideal, 8 * self._pace)))
         return self._pace
+
+
+def _check_place(where: Any, engine: str) -> None:
+    if where is None:
+        return
+    if engine == ISOLATED:
+        raise InputError("The isolated engine keeps clients' states with their workers: leave client_store out.")
+    if not isinstance(where, (str, os.PathLike)) or not str(where):
+        raise InputError(f"client_store must be 'device', 'host' or a folder, not {where!r}.")
+    if isinstance(where, str) and where not in (DEVICE, HOST) and where.lower() in (DEVICE, HOST):
+        raise InputError(f"client_store is {where!r}: did you mean {where.lower()!r}?")
 
 
 def _store(

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedminimax.errors import InputError
 
@@ -51,6 +52,8 @@ class Piecewise:
                 f"Piecewise has {len(self.values)} values and {len(self.until)} rounds in `until`, but needs exactly one "
                 "value more than rounds."
             )
+        for value in self.values:
+            _check("Piecewise", "values", value)
         if list(self.until) != sorted(set(self.until)):
             raise InputError(f"Piecewise needs increasing rounds in `until`, not {self.until}.")
 
@@ -70,6 +73,10 @@ class PowerDecay:
     cap: Scalar | None = None
     is_schedule = True
 
+    def __post_init__(self) -> None:
+        for name in ("c", "rho", "cap"):
+            _check("PowerDecay", name, getattr(self, name))
+
     def __call__(self, t: Any) -> Any:
         """Return min(cap, c / (t + 1)^rho)."""
         value = self.c / (jnp.asarray(t, float) + 1.0) ** self.rho
@@ -87,6 +94,12 @@ class FromFunction:
     def __call__(self, t: Any) -> Any:
         """Return function(t)."""
         return self.function(t)
+
+
+def _check(owner: str, name: str, value: Any) -> None:
+    """Raise an error if a number, where it is one yet, is not finite or is negative."""
+    if isinstance(value, (int, float, np.ndarray, np.generic)) and not (np.isfinite(value) & (np.asarray(value) >= 0)).all():
+        raise InputError(f"{owner}'s {name} must be finite and not negative, but is {value}.")
 
 
 def as_schedule(value: Any) -> Any:

@@ -89,6 +89,11 @@ def test_generated_clients_serve_weights_on_clients_too():
         (lambda: fm.GeneratedClients(lambda c: {"a": jnp.zeros(3), "b": jnp.zeros(2)}, 3), "of one length"),
         (lambda: fm.GeneratedClients(lambda c: jnp.zeros(()), 3), "of one length"),
         (lambda: fm.GeneratedClients(make, 3).take([3]), "from 0 to 2"),
+        (lambda: fm.GeneratedClients({"inputs": jnp.zeros((2, 3))}, 3), "make must be a function"),
+        (lambda: fm.GeneratedClients(lambda c: np.random.default_rng(c).normal(size=3), 3), r"jax\.random\.key\(client\)"),
+        (lambda: fm.GeneratedClients(lambda c: jnp.zeros(3) if c < 5 else jnp.ones(3), 3), r"jnp\.where in place"),
+        (lambda: fm.GeneratedClients(lambda c: jnp.zeros(3 + c), 3), "the same for all clients"),
+        (lambda: fm.problems.auc(fm.models.Logistic(3), fm.GeneratedClients(make, 3)), r"clients\.take"),
     ],
 )
 def test_what_cannot_be_is_named(attempt, message):

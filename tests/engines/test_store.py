@@ -61,8 +61,25 @@ def test_runs_continue_and_survive_saving(task, tmp_path):
     close(whole.state, in_place.state)
     with pytest.raises(fm.InputError, match="those after 6 rounds, but the result to continue has 3"):
         go(task, rounds=3, start=half, client_store=tmp_path / "states")
-    with pytest.raises(fm.InputError, match="holds the clients' states of another run"):
-        go(task, client_store=tmp_path / "states")
+    for options in ({}, {"start": loaded}):
+        with pytest.raises(fm.InputError, match="holds the clients' states of another run: name an empty folder"):
+            go(task, client_store=tmp_path / "states", **options)
+    elsewhere = go(task, rounds=3, start=loaded, client_store=tmp_path / "new")
+    close(whole.state, elsewhere.state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"client_store": "Host"}, "did you mean 'host'"),
+        ({"client_store": ""}, "'device', 'host' or a folder"),
+        ({"client_store": True}, "'device', 'host' or a folder"),
+        ({"client_store": "host", "engine": "isolated"}, "leave client_store out"),
+    ],
+)
+def test_places_that_are_none_are_named(task, options, message):
+    with pytest.raises(fm.InputError, match=message):
+        go(task, **options)
 
 
 def test_interrupted_rounds_leave_no_trace(task, monkeypatch):

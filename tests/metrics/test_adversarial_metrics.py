@@ -176,10 +176,11 @@ def test_what_is_not_perturbed_says_so(clients):
     with pytest.raises(fm.InputError, match="need the fields 'inputs' and 'labels'"):
         metrics.RobustLoss()(task.problem, task.clients, task.problem.start)
     for build, message in (
-        (lambda: metrics.PGD(steps=0), "steps of PGD must be at least 1"),
+        (lambda: metrics.PGD(steps=0), "steps of PGD is 0: give an integer of at least 1"),
+        (lambda: metrics.PGD(steps=2.5), "steps of PGD is 2.5"),
         (lambda: metrics.PGD(radius=0.0), "radius of PGD must be above zero"),
         (lambda: metrics.PGD(restarts=-1), "restarts of PGD must not be negative"),
-        (lambda: metrics.RobustLoss(examples=0), "examples of RobustLoss must be at least 1"),
+        (lambda: metrics.RobustLoss(examples=0), "examples of RobustLoss is 0"),
     ):
         with pytest.raises(fm.InputError, match=message):
             build()

@@ -157,6 +157,13 @@ def test_what_has_no_auc_says_so():
         measure(metrics.AUC(), both, scorer(None))
     with pytest.raises(fm.InputError, match="need the fields 'inputs' and 'labels'"):
         measure(metrics.AUC({"inputs": scores}), both)
+    for wrong in (["yes", "no"], [np.nan, 1.0]):
+        with pytest.raises(fm.InputError, match="labels must be one number for each example, none of them NaN"):
+            metrics.auc_score([1.0, 2.0], wrong)
+    with pytest.raises(fm.InputError, match="are a list: give arrays"):
+        measure(metrics.AUC({"inputs": scores[:, None], "labels": labels.tolist()}), both)
+    with pytest.raises(fm.InputError, match="There are 20 inputs and 19 labels"):
+        measure(metrics.AUC({"inputs": scores[:, None], "labels": labels[1:]}), both)
     with pytest.raises(fm.InputError, match="bins must be at least 1"):
         metrics.AUC(bins=0)
     with pytest.raises(fm.InputError, match="range of the bins is empty"):

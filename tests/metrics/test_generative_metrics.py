@@ -86,7 +86,10 @@ def test_images_come_in_batches_with_noise_of_their_own(monkeypatch):
 
 def test_what_cannot_generate_says_so():
     problem = fm.MinimaxProblem(lambda x, y, batch: x + y, 1.0, 0.0)
+    classifier = metrics.Classifier(Echo(), {"scale": jnp.ones(())}, 1.0)
     with pytest.raises(fm.InputError, match="has no `generate`"):
+        metrics.InceptionScore(classifier)(problem, None, problem.start)
+    with pytest.raises(fm.InputError, match=r"make one with metrics\.train_classifier\(\.\.\.\), not NoneType"):
         metrics.InceptionScore(None)(problem, None, problem.start)
     with pytest.raises(fm.InputError, match="10 samples do not make 3 equal splits"):
         metrics.InceptionScore(None, samples=10, splits=3)

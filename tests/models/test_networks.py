@@ -245,6 +245,11 @@ def test_only_models_that_ask_get_a_shift_apart():
     assert isinstance(shifted(models.MLP(), examples, shift), Shifted)
     np.testing.assert_array_equal(shifted(models.CNN(), examples, shift), 2.0)
 
+    class Halved(models.MLP):
+        """What a subclass does with its inputs first is its own affair."""
+
+    np.testing.assert_array_equal(shifted(Halved(), examples, shift), 2.0)
+
 
 @pytest.mark.parametrize("name", models.MODELS)
 def test_registry(name):

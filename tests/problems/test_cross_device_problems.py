@@ -79,12 +79,28 @@ def test_training_auc_improves_the_auc():
         ({"score": "margin"}, "score must be"),
         ({"output": 3}, "has 3 outputs"),
         ({"model": fm.models.Logistic(1)}, "single output"),
+        ({"score": jax.nn.sigmoid}, r"score returns \(2, 3\) for two examples"),
+        ({"tau": 1.0}, "share of positive examples"),
     ],
 )
 def test_wrong_scores_are_named(options, message):
     options = {"model": fm.models.Logistic(3), **options}
     with pytest.raises(fm.InputError, match=message):
         fm.problems.auc(options.pop("model"), binary(images()), **options)
+
+
+def test_auc_takes_some_clients_and_the_share_of_all(x64):
+    data = binary(images())
+    given = fm.problems.auc(fm.models.Logistic(3), data.only(0), tau=1 / 3, weights=[1, 2, 3, 4])
+    own = fm.problems.auc(fm.models.Logistic(3), data)
+    batch = jax.tree.map(jnp.asarray, data.fields)
+    np.testing.assert_allclose(given.loss(own.x0, 0.5, batch), own.loss(own.x0, 0.5, batch), rtol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [np.ones((24, 1)), np.array(["a", "b"] * 12), np.full(24, 1j)])
+def test_auc_takes_one_number_an_example_as_its_label(labels):
+    with pytest.raises(fm.InputError, match="labels must be one number for each example"):
+        fm.problems.auc(fm.models.Logistic(3), fm.ClientData.equal({**images().fields, "labels": labels}, 4))
 
 
 def test_auc_needs_both_kinds_and_labels():
@@ -132,7 +148,7 @@ def test_in_the_ball_there_is_no_penalty():
     data = images()
     problem = fm.problems.robust_training(fm.models.Logistic(3), data, 3, radius=0.5)
     result = fm.run(problem, data, fm.CDMAGE(0.1, 5.0, local_steps=3, batch_size=4, cohort_size=2), rounds=10)
-    np.testing.assert_allclose(np.linalg.norm(result.y), 0.5, rtol=5e-3)  # an adversary goes to the edge
+    assert 0.47 < np.linalg.norm(result.y) <= 0.5 + 1e-6  # each client goes to the edge; their mean is a little inside
     y = jnp.full((3, 3, 1), 0.1)
     both = [p.value(p.x0, y, data.fields) for p in (problem, fm.problems.robust_training(fm.models.Logistic(3), data, 3))]
     np.testing.assert_allclose(both[0] - both[1], 0.0005 * 0.09, rtol=1e-2)  # lambda = 0.001 is the paper's
@@ -140,11 +156,40 @@ def test_in_the_ball_there_is_no_penalty():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"penalty": 0.0}, "must be held"), ({"penalty": -1.0}, "must be held"), ({"radius": -1.0}, "radius")],
+    [
+        ({"penalty": 0.0}, "must be held"),
+        ({"penalty": -1.0}, "must be held"),
+        ({"penalty": float("nan")}, "must be held"),
+        ({"radius": -1.0}, "radius"),
+    ],
 )
 def test_a_perturbation_that_nothing_holds_is_refused(options, message):
     with pytest.raises(fm.InputError, match=message):
         fm.problems.robust_training(fm.models.Logistic(3), images(), 3, **options)
+
+
+class Normalised(nn.Module):
+    """A network with running statistics."""
+
+    @nn.compact
+    def __call__(self, inputs):
+        return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(inputs.reshape(len(inputs), -1)))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model, data: fm.problems.robust_training(model, data, 3),
+        lambda model, data: fm.problems.fair_classification(model, data, 3),
+        lambda model, data: fm.problems.robust_model(model, data, 3),
+        lambda model, data: fm.problems.personalized_training(model, data, 3, 1.0, fm.Network.ring(4)),
+    ],
+)
+def test_models_that_do_not_fit_the_task_are_named(build):
+    with pytest.raises(fm.InputError, match="has 2 outputs, but the task needs 3"):
+        build(fm.models.Logistic(2), images())
+    with pytest.raises(fm.InputError, match="Normalised keeps batch_stats beside its weights"):
+        build(Normalised(), images())
 
 
 # -- GAN ---------------------------------------------------------------------------------------------------------------
@@ -255,3 +300,17 @@ def test_a_generator_of_other_images_is_refused():
     data = fm.ClientData.equal({"inputs": np.zeros((8, 3), np.float32)}, 2)
     with pytest.raises(fm.InputError, match="makes examples of shape"):
         fm.problems.gan(Affine(), Judge(), data, latent=3)
+
+
+def test_a_discriminator_returns_one_logit():
+    data = fm.ClientData.equal({"inputs": np.zeros((1, 2), np.float32)}, 1)  # a single example will do
+    with pytest.raises(fm.InputError, match=r"discriminator returns \(4,\) for each example"):
+        fm.problems.gan(Affine(), nn.Dense(4), data, latent=3)
+    assert fm.problems.gan(Affine(), nn.Dense(1), data, latent=3).y0["kernel"].shape == (2, 1)
+
+
+def test_a_wgan_without_a_penalty_is_refused():
+    with pytest.raises(fm.InputError, match="penalty must be above zero"):
+        fm.problems.wgan(0.0)
+    with pytest.raises(fm.InputError, match="count is 0"):
+        fm.problems.wgan(clients=0)

@@ -36,8 +36,8 @@ class CatalystScaffoldS(ControlledSteps):
 
     The local steps and control variates of CODASCA on :math:`f_i + \frac\theta2 \|x - x_{ref}\|^2`, but after each local step
     the cohort communicates with probability 1/K: a round has a geometric number of local steps, K in the mean, the same for
-    all its clients (the server draws it). The server averages. :math:`x_{ref} \leftarrow x` after every :math:`K_0` local
-    steps.
+    all its clients (the server draws it). The server averages: no step of its own scales the mean.
+    :math:`x_{ref} \leftarrow x` after every :math:`K_0` local steps.
 
     Args:
         lr_x: eta for x.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fedminimax import players
+from fedminimax import checks, players
 from fedminimax.algorithms.base import Algorithm, algorithm, state, static
 from fedminimax.algorithms.local import descent_ascent, server_step
 from fedminimax.algorithms.solvers import LocalUpdates
@@ -75,6 +75,11 @@ class Constants:
         return self.gap + self.dual_gap / 20
 
 
+def _whole(**numbers: Any) -> list[int]:
+    """Return the numbers that the theorems count with."""
+    return [checks.integer(name, value) for name, value in numbers.items()]
+
+
 def _root(above: float, below: float, degree: int) -> float:
     """Return (above / below)^(1/degree): a bound on a step, which says nothing where the noise below is zero."""
     return (above / below) ** (1 / degree) if below > 0 else math.inf
@@ -124,7 +129,7 @@ class CDMA(LocalUpdates):
     @classmethod
     def from_theory(cls, constants: Constants, *, rounds: int, local_steps: int, cohort_size: int, **fields: Any) -> CDMA:
         """Return the steps of Theorem 3."""
-        c, T, K, S = constants, rounds, local_steps, cohort_size
+        c, T, K, S = constants, *_whole(rounds=rounds, local_steps=local_steps, cohort_size=cohort_size)
         L, drift = c.smoothness, c.smoothness**2 * T * K**3
         lr_y = min(
             1 / (87 * L * K),
@@ -205,7 +210,7 @@ class CDMAGE(GradientGuided):
     @classmethod
     def from_theory(cls, constants: Constants, *, rounds: int, local_steps: int, cohort_size: int, **fields: Any) -> CDMAGE:
         """Return the steps of Theorem 1."""
-        c, T, K, S = constants, rounds, local_steps, cohort_size
+        c, T, K, S = constants, *_whole(rounds=rounds, local_steps=local_steps, cohort_size=cohort_size)
         L = c.smoothness
         lr_y = min(1 / (87 * L * K), _root(4 * c.potential * S, 3 * L * T * K**2 * c.sigma2**2, 2))
         noise = 21 * (c.phi_smoothness + L) * T * K**2 * c.sigma1**2
@@ -279,7 +284,7 @@ class CDMAGEPlus(GradientGuided):
         Its bounds 1 / (2 L_f) and 1 / (2 L_Phi) on eta are printed without a K; they are taken here for the K steps of a
         round together, as in Theorem 1, since each local step of that size would leave the region where L_f says anything.
         """
-        c, K, S = constants, local_steps, cohort_size
+        c, K, S = constants, *_whole(local_steps=local_steps, cohort_size=cohort_size)
         L = c.smoothness
         first, cap = S ** (1 / 3) / (L * K), 1 / (100 * L * K)  # gamma_t = min(cap, first / (t+1)^(1/3))
         smooth = 1 / (2 * max(L, c.phi_smoothness) * K)

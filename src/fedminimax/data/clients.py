@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedminimax import checks
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
@@ -113,6 +114,7 @@ class ClientData:
     @classmethod
     def equal(cls, fields: Tree, count: int, batching: str = REPLACEMENT) -> ClientData:
         """Build from pooled arrays cut, in order, into ``count`` equal parts."""
+        checks.integer("count", count)
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(fields)}
         if len(total) != 1 or min(total) % count or not min(total):
             raise InputError(f"{count} equal parts need fields of one length that {count} divides, not {sorted(total)}.")

@@ -25,7 +25,8 @@ class GeneratedClients:
     Nothing is stored. A client's examples are made, inside the compiled round, whenever it takes part in an exchange.
 
     Args:
-        make: a JAX function of a client's number that returns its examples: a pytree of arrays [size, ...].
+        make: a JAX function of a client's number that returns its examples: a pytree of arrays [size, ...]. It is compiled, so
+            the number is no Python int in it: draw with ``jax.random.key(client)``, choose with ``jnp.where``.
         count: N.
         batching: "replacement" or "epochs", as for :class:`ClientData`.
     """
@@ -36,6 +37,10 @@ class GeneratedClients:
 
     def __post_init__(self) -> None:
         checks.integer("count", self.count)
+        if not callable(self.make):
+            raise InputError(
+                f"make must be a function of a client's number that returns its examples, not {type(self.make).__name__}."
+            )
         if self.batching not in (REPLACEMENT, EPOCHS):
             raise InputError(f"batching must be 'replacement' or 'epochs', not {self.batching!r}.")
         shapes = {s.shape[:1] for s in jax.tree.leaves(self._shapes)}
@@ -44,7 +49,13 @@ class GeneratedClients:
 
     @functools.cached_property
     def _shapes(self) -> Tree:
-        return jax.eval_shape(self.make, jax.ShapeDtypeStruct((), jnp.int32))
+        try:
+            return jax.eval_shape(self.make, jax.ShapeDtypeStruct((), jnp.int32))
+        except (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+            raise InputError(
+                "make(client) is compiled once for all clients, and failed: use jax.random.key(client) and jnp.where in place "
+                f"of NumPy's random numbers and `if`, and shapes that are the same for all clients. ({error})"
+            ) from error
 
     @property
     def smallest(self) -> int:

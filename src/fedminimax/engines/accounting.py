@@ -27,12 +27,16 @@ MIX = "mix"
 
 @dataclass(frozen=True)
 class Message:
-    """One exchange of a round: the client function that was called, the floats in request and reply, the places to fill."""
+    """One exchange of a round: the client function that was called, the floats in request and reply, the places to fill.
+
+    With ``part`` only some of the places are asked, which ones being known when the round runs.
+    """
 
     function: str
     down: dict[str, int]
     up: dict[str, int]
     places: int = 0
+    part: bool = False
 
 
 class Work(NamedTuple):

@@ -152,7 +152,8 @@ class Availability:
         delay: a :class:`Delay` of the replies: the first S are then the fastest, and those after the deadline are lost.
             ``costs["waited"]`` counts the seconds. Without it replies come in a random order, and at once.
         vanish: the probability that a client that answered the first request of its cohort is gone at a later one; None: it
-            answers each request with its probability again.
+            answers each request with its probability again. Methods that ask every cohort only once, CD-MAGE with its two
+            cohorts among them, have no later one.
 
     ``probability``, ``dropout`` and ``vanish`` are one number, or one per client.
     """
@@ -346,11 +347,12 @@ class Trace:
                 raise InputError(f"The trace's {name} covers {len(record)} rounds, but {rounds} are to be run.")
         for k, cohort in enumerate(self.cohorts):
             ids = np.asarray(cohort)
-            if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or ids.min() < -1 or ids.max() >= count:
+            whole = ids.ndim == 2 and np.issubdtype(ids.dtype, np.integer)
+            if not whole or ids.min(initial=0) < -1 or ids.max(initial=-1) >= count:
                 raise InputError(
                     f"The trace's cohort {k} must be an integer array [rounds, S] of client numbers below {count} (or -1)."
                 )
         if self.steps is not None:
             steps = np.asarray(self.steps)
-            if steps.ndim != 2 or steps.shape[1] != count or steps.min() < 1:
+            if steps.ndim != 2 or steps.shape[1] != count or steps.min(initial=1) < 1:
                 raise InputError(f"The trace's steps must be an array [rounds, {count}] of numbers of at least 1.")

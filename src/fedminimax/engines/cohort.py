@@ -311,6 +311,7 @@ class Cohort:
         seconds: Any = None,
     ):
         self._round, self._present, self._invited, self._asked = current, present, invited, False
+        self._part = False
         self._seconds = seconds  # how long they took to answer the invitation
         self.number, self.ids, self.size, self._in_order = number, ids, ids.shape[0], in_order
         self.members: Any = self.size if present is None else jnp.sum(present)
@@ -328,7 +329,7 @@ class Cohort:
         present = chosen if self._present is None else self._present & chosen
         rest = Cohort(self._round, self.number, self.ids, present, None, self._in_order)
         # They have been asked before: nobody new is invited, and they still hold their notes.
-        rest._asked, rest.note, rest.chance = True, self.note, self.chance
+        rest._asked, rest._part, rest.note, rest.chance = True, True, self.note, self.chance
         return rest
 
     @property
@@ -416,7 +417,7 @@ class Cohort:
         answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
         up = accounting.NOTHING if own else accounting.measure_reply(row)
-        current.messages.append(Message(_function_name(fn), down, up, self.size))
+        current.messages.append(Message(_function_name(fn), down, up, self.size, self._part))
         current.traffic.append(Traffic(invited, answered, done.refused, done.work, waited))
         current.answers.append(jnp.ones(self.size, bool) if present is None else present)
         current.waited.append(jnp.asarray(waited, jnp.float32))

@@ -46,8 +46,8 @@ class ClientStore:
                 raise InputError(f"{folder} is a file, but the clients' states need a folder: name another.")
             if (folder / "written.npy").exists():
                 raise InputError(
-                    f"{folder} holds the clients' states of another run: name an empty folder, or continue that run "
-                    "(run(..., start=result, client_store=folder))."
+                    f"{folder} holds the clients' states of another run: name an empty folder. (Only the very result that "
+                    "wrote them continues in it; a result that was saved and loaded brings its states along, into any folder.)"
                 )
             folder.mkdir(parents=True, exist_ok=True)
         self._initial = self._packed(jax.tree.map(lambda leaf: leaf[None], leaves))[0]

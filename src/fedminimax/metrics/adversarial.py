@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fedminimax import players
+from fedminimax import checks, players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import _metric, correct, examples_of, maximize_y, objective, value_and_grad_y
@@ -210,5 +210,5 @@ def _unit(tree: Tree) -> Tree:
 
 def _at_least_one(metric: str, **numbers: int | None) -> None:
     for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise InputError(f"{name} of {metric} must be at least 1, but is {number}.")
+        if number is not None:
+            checks.integer(f"{name} of {metric}", number)

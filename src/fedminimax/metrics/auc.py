@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import _metric, examples_of, predictions
+from fedminimax.problems.examples import check_signs
 from fedminimax.problems.robust import Problem
 
 
@@ -56,14 +57,14 @@ class AUC:
             raise InputError(f"The range of the bins is empty: low is {self.low}, high is {self.high}; low must be below high.")
         fields = self.data.fields if isinstance(self.data, ClientData) else self.data
         if isinstance(fields, dict) and isinstance(fields.get("labels"), np.ndarray):  # else inside a compiled program
-            _both_kinds(fields["labels"])
+            _both_kinds(check_signs(fields["labels"].reshape(-1)))
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array | dict[str, jax.Array]:
         """Return the area, or with bins the estimate and its greatest error."""
         data = examples_of(clients, self.data)
         labels = data["labels"]
         if not isinstance(labels, jax.core.Tracer):
-            _both_kinds(np.asarray(labels))
+            _both_kinds(check_signs(np.reshape(labels, -1)))
         positive = (jnp.asarray(labels) > 0).reshape(-1)
         scores = predictions(problem, state.x, data)
         if scores.shape not in ((positive.size,), (positive.size, 1)):
@@ -87,7 +88,7 @@ def auc_score(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:
         scores: one number for each example.
         labels: 0 and 1, or -1 and +1, one for each example.
     """
-    scores, labels = np.asarray(scores).reshape(-1), np.asarray(labels).reshape(-1)
+    scores, labels = np.asarray(scores).reshape(-1), check_signs(np.asarray(labels).reshape(-1))
     if scores.shape != labels.shape:
         raise InputError(f"There are {scores.size} scores and {labels.size} labels: give one of both for each example.")
     _both_kinds(labels)

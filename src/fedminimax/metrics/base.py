@@ -8,6 +8,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedminimax import players
 from fedminimax.data.clients import ClientData
@@ -196,6 +197,13 @@ def examples_of(clients: ClientData, data: Any) -> Any:
     fields = given if isinstance(given, Mapping) else given.fields
     if not isinstance(fields, Mapping) or not {"inputs", "labels"} <= set(fields):
         raise InputError("The examples to measure on need the fields 'inputs' and 'labels': give ClientData or a dict of both.")
+    if isinstance(fields["labels"], (list, tuple)):
+        raise InputError("The labels to measure on are a list: give arrays, such as np.asarray(labels).")
+    inputs, labels = (np.shape(jax.tree.leaves(fields[name])[0])[:1] for name in ("inputs", "labels"))
+    if inputs != labels:
+        raise InputError(
+            f"There are {inputs[0]} inputs and {labels[0]} labels to measure on: give one of both for each example."
+        )
     return fields
 
 

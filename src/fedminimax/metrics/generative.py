@@ -28,6 +28,7 @@ from fedminimax.errors import InputError
 from fedminimax.metrics import base
 from fedminimax.metrics.base import _metric, in_batches
 from fedminimax.players import Tree
+from fedminimax.problems.examples import check_outputs, weights_at_start
 from fedminimax.problems.robust import Problem
 
 
@@ -80,6 +81,11 @@ class InceptionScore:
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the score, its spread and the classifier's accuracy."""
+        if not isinstance(self.classifier, Classifier):
+            raise InputError(
+                "InceptionScore needs a Classifier, a trained network with its accuracy: make one with "
+                f"metrics.train_classifier(...), not {type(self.classifier).__name__}."
+            )
         generate = getattr(problem, "generate", None)
         if generate is None:
             raise InputError(f"{problem.name} has no `generate`: give MinimaxProblem one, generate(x, key, count) -> images.")
@@ -139,13 +145,13 @@ def train_classifier(
     path = folder / f"{_digest(train, test, repr(model), repr(settings))}.fmx"
     found = _read(path)
     if found is None:
-        params = _train(model, train, *settings)
+        params = _train(model, train, classes, *settings)
         found = {"params": jax.tree.map(np.asarray, params), "accuracy": _accuracy(model, params, test)}
         _write(path, found)
     return Classifier(model, jax.tree.map(jnp.asarray, found["params"]), found["accuracy"])
 
 
-def _train(model: Any, data: Arrays, epochs: int, batch_size: int, learning_rate: float, seed: int) -> Tree:
+def _train(model: Any, data: Arrays, classes: int, epochs: int, batch_size: int, learning_rate: float, seed: int) -> Tree:
     """Return the weights after some epochs of Adam on the cross-entropy."""
     adam = optax.adam(learning_rate)
     begin, order = jax.random.split(jax.random.key(seed))
@@ -168,7 +174,8 @@ def _train(model: Any, data: Arrays, epochs: int, batch_size: int, learning_rate
         return jax.lax.scan(step, (params, memory), rows)[0]
 
     arrays = jax.tree.map(jnp.asarray, data)
-    params = model.init(begin, arrays["inputs"][:1])["params"]
+    params = weights_at_start(model, begin, arrays["inputs"][:1])
+    check_outputs(model, params, arrays["inputs"][:1], classes)
     memory = adam.init(params)
     for key in jax.random.split(order, epochs):
         params, memory = epoch(arrays, params, memory, key)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,9 @@ class Layer(nn.Module):
         return inputs, kernel, bias
 
 
-class Shifted(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Shifted:
     """Inputs to which one shift is added, the same for every example: examples + shift.
 
     A network of your own that sets ``takes_shifted = True`` gets its inputs in this form from
@@ -91,7 +94,8 @@ class Shifted(NamedTuple):
 
 def shifted(model: Any, examples: jax.Array, shift: jax.Array) -> jax.Array | Shifted:
     """Return examples + shift as inputs of a model: summed, or apart if the model says that it ``takes_shifted`` inputs."""
-    return Shifted(examples, shift) if getattr(model, "takes_shifted", False) else examples + shift
+    takes = vars(type(model)).get("takes_shifted", False)  # said by the class itself: a subclass may do other things first
+    return Shifted(examples, shift) if takes else examples + shift
 
 
 @jax.custom_jvp

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedminimax import checks
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.problems.base import MinimaxProblem, client_weights, over_all
-from fedminimax.problems.examples import labelled
+from fedminimax.problems.examples import check_signs, labelled, output_shape, weights_at_start
 
 SOFTMAX, SIGMOID, LINEAR = "softmax", "sigmoid", "linear"
 
@@ -23,6 +24,7 @@ def auc(
     *,
     score: str | Callable[[jax.Array], jax.Array] = SOFTMAX,
     output: int = 0,
+    tau: float | None = None,
     weights: Any = None,
     seed: int = 0,
 ) -> MinimaxProblem:
@@ -40,16 +42,26 @@ def auc(
         score: how outputs become the score h: "softmax" (component ``output`` of the softmax), "sigmoid" (of output
             ``output``), "linear" (that output itself), or a function of the outputs [n, k] that returns [n].
         output: which output is the score.
-        weights: p_i; None: equal. tau is taken under the same weights.
+        tau: the share of positive examples; by default what the clients report of theirs, under the weights p_i. To be given
+            where ``clients`` are only some of those that the problem is for.
+        weights: p_i; None: equal.
         seed: of the model's initial weights.
     """
     fields = labelled(clients, "auc")
     if isinstance(score, str) and score not in (SOFTMAX, SIGMOID, LINEAR):
         raise InputError(f"score must be 'softmax', 'sigmoid', 'linear' or a function of the outputs, not {score!r}.")
-    tau = positive_share(clients, weights)
+    check_signs(fields["labels"])
+    tau = positive_share(clients, weights) if tau is None else checks.real(tau)
+    if not 0 < tau < 1:
+        raise InputError(f"tau is {tau}: it is the share of positive examples, above 0 and below 1.")
     example = jnp.asarray(fields["inputs"][:1])
-    theta = model.init(jax.random.key(seed), example)["params"]
-    width = jax.eval_shape(lambda t: model.apply({"params": t}, example), theta).shape[-1]
+    theta = weights_at_start(model, jax.random.key(seed), example)
+    shape = output_shape(model, theta, example)
+    if len(shape) != 1:
+        raise InputError(
+            f"The model returns outputs of shape {shape} for each example: it must be a vector, of one number or more."
+        )
+    width = shape[0]
     if not 0 <= output < width:
         raise InputError(f"output is {output}, but the model has {width} outputs: choose one from 0 to {width - 1}.")
     if score == SOFTMAX and width == 1:
@@ -62,6 +74,10 @@ def auc(
         if score == SOFTMAX:
             return jax.nn.softmax(outputs)[:, output]
         return jax.nn.sigmoid(outputs[:, output]) if score == SIGMOID else outputs[:, output]
+
+    scored = jax.eval_shape(lambda t: scores({"theta": t}, jnp.concatenate([example, example])), theta).shape
+    if scored != (2,):
+        raise InputError(f"score returns {scored} for two examples: it must be a function from outputs [n, k] to scores [n].")
 
     def linear_part(h: jax.Array, positive: jax.Array) -> jax.Array:
         """Return tau h for a negative example, -(1 - tau) h for a positive one."""

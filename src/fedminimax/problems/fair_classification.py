@@ -13,7 +13,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.players import Point
 from fedminimax.problems.base import MinimaxProblem, client_weights, over_all
-from fedminimax.problems.examples import check_classes, labelled
+from fedminimax.problems.examples import check_classes, check_outputs, labelled, weights_at_start
 from fedminimax.sets import Simplex
 
 
@@ -65,9 +65,11 @@ def fair_classification(
         return simplex.linear_max(losses) if penalty == 0 else simplex.project(losses / penalty)
 
     example = jax.tree.map(lambda a: jnp.asarray(a[:1]), fields["inputs"])
+    x0 = weights_at_start(model, jax.random.key(seed), example)
+    check_outputs(model, x0, example, classes)
     return MinimaxProblem(
         loss,
-        model.init(jax.random.key(seed), example)["params"],
+        x0,
         jnp.full(classes, 1.0 / classes),
         y_set=Simplex(classes),
         weights=weights,

@@ -15,6 +15,7 @@ from fedminimax.engines import keys
 from fedminimax.errors import InputError
 from fedminimax.players import Point
 from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.examples import fields_of, output_shape, weights_at_start
 from fedminimax.problems.task import Task
 
 UNIFORM, NORMAL = "uniform", "normal"
@@ -53,9 +54,7 @@ def gan(
         weights: p_i; None: equal.
         seed: of the initial weights.
     """
-    fields = clients.fields
-    if not isinstance(fields, dict) or "inputs" not in fields:
-        raise InputError("gan needs clients with the field 'inputs'.")
+    fields = fields_of(clients, "gan", "inputs")
     if prior == UNIFORM:
         draw: Any = lambda key: jax.random.uniform(key, (latent,), minval=-1.0, maxval=1.0)
     elif prior == NORMAL:
@@ -86,12 +85,15 @@ def gan(
         return generator.apply({"params": x}, jax.vmap(draw)(jax.random.split(key, count)))
 
     keys_ = jax.random.split(jax.random.key(seed), 2)
-    real = jnp.asarray(fields["inputs"][:2])
-    x0 = generator.init(keys_[0], jnp.zeros((2, latent)))["params"]
-    made = jax.eval_shape(lambda: generator.apply({"params": x0}, jnp.zeros((2, latent)))).shape
-    if made != real.shape:
-        raise InputError(f"The generator makes examples of shape {made[1:]}, but the clients' have {real.shape[1:]}.")
-    y0 = discriminator.init(keys_[1], real)["params"]
+    real = jnp.asarray(fields["inputs"][:1])
+    x0 = weights_at_start(generator, keys_[0], jnp.zeros((2, latent)))
+    made = output_shape(generator, x0, jnp.zeros((1, latent)))
+    if made != real.shape[1:]:
+        raise InputError(f"The generator makes examples of shape {made}, but the clients' have {real.shape[1:]}.")
+    y0 = weights_at_start(discriminator, keys_[1], jnp.concatenate([real, real]))
+    judged = output_shape(discriminator, y0, real)
+    if judged not in ((), (1,)):
+        raise InputError(f"The discriminator returns {judged} for each example: it must return one logit.")
     return MinimaxProblem(
         loss, x0, y0, weights=weights, generate=generate, seeded=True, coupled=coupled, name="GAN"
     )  # fmt: skip
@@ -124,6 +126,8 @@ def wgan(
         start: where (mu, sigma) start; phi starts at zero.
         seed: of the samples z.
     """
+    if not penalty > 0:
+        raise InputError(f"penalty must be above zero, but is {penalty}: without it the best phi is infinitely far.")
     z = np.random.default_rng(seed).normal(size=examples).astype(jnp.zeros(()).dtype)
 
     def discriminator(phi: Any, u: Any) -> Any:

@@ -11,9 +11,10 @@ import optax
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
+from fedminimax.models.layers import shifted
 from fedminimax.network import Network
 from fedminimax.players import Point
-from fedminimax.problems.examples import check_classes, labelled
+from fedminimax.problems.examples import check_classes, check_outputs, labelled, weights_at_start
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.sets import Set
 
@@ -57,13 +58,15 @@ def personalized_training(
         raise InputError("The noise must be held: give a beta_y above zero, or a y_set such as L2Ball(1.0).")
 
     def loss(x: Any, y: Any, batch: Any) -> jax.Array:
-        scores = model.apply({"params": x}, batch["inputs"] + y)
+        scores = model.apply({"params": x}, shifted(model, batch["inputs"], y))
         fit = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, batch["labels"]))
         fit = fit if beta_x == 0 else fit + beta_x / 2 * players.sqnorm(x)
         return fit if beta_y == 0 else fit - beta_y / 2 * jnp.sum(y**2)
 
     example = jnp.asarray(fields["inputs"][:1])
-    weights = lambda key: model.init(key, example)["params"]
+    weights = lambda key: weights_at_start(model, key, example)
+    x0 = weights(jax.random.key(seed))
+    check_outputs(model, x0, example, classes)
     noise = jnp.zeros(example.shape[1:], jnp.result_type(example, jnp.float32))
     starts = None
     if not alike:
@@ -71,7 +74,7 @@ def personalized_training(
         starts = Point(drawn, jnp.zeros((network.count, *noise.shape), noise.dtype))
     return PersonalizedProblem(
         loss,
-        weights(jax.random.key(seed)),
+        x0,
         noise,
         coupling,
         network,

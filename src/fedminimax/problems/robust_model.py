@@ -13,7 +13,7 @@ from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.penalties import ChiSquare, Penalty
-from fedminimax.problems.examples import check_classes, labelled
+from fedminimax.problems.examples import check_classes, check_outputs, labelled, weights_at_start
 from fedminimax.problems.robust import RobustProblem
 
 SQUARED, ENTROPY = "squared", "entropy"
@@ -66,10 +66,8 @@ def robust_model(
         return fit if ridge == 0 else fit + ridge / 2 * players.sqnorm(x)
 
     example = jax.tree.map(lambda a: jnp.asarray(a[:1]), fields["inputs"])
-    x0 = model.init(jax.random.key(seed), example)["params"]
-    width = jax.eval_shape(lambda x: model.apply({"params": x}, example), x0).shape[-1]
-    if width != (1 if classes is None else classes):
-        raise InputError(f"The model has {width} outputs, but the task needs {1 if classes is None else classes}.")
+    x0 = weights_at_start(model, jax.random.key(seed), example)
+    check_outputs(model, x0, example, 1 if classes is None else classes)
     return RobustProblem(
         total,
         x0,

@@ -12,7 +12,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.models.layers import shifted
 from fedminimax.problems.base import MinimaxProblem
-from fedminimax.problems.examples import check_classes, labelled
+from fedminimax.problems.examples import check_classes, check_outputs, labelled, weights_at_start
 from fedminimax.sets import L2Ball
 
 
@@ -44,7 +44,7 @@ def robust_training(
     fields = labelled(clients, "robust_training")
     check_classes(fields["labels"], classes)
     strength = (0.001 if radius is None else 0.0) if penalty is None else penalty
-    if strength < 0 or (strength == 0 and radius is None):
+    if not (strength > 0 or (strength == 0 and radius is not None)):
         raise InputError(f"The perturbation must be held: give a penalty above zero (not {penalty}) or a radius.")
 
     def loss(x: Any, y: Any, batch: Any) -> jax.Array:
@@ -53,10 +53,12 @@ def robust_training(
         return fit if strength == 0 else fit - strength / 2 * jnp.sum(y**2)
 
     example = jnp.asarray(fields["inputs"][:1])
+    x0 = weights_at_start(model, jax.random.key(seed), example)
+    check_outputs(model, x0, example, classes)
     y0 = jnp.zeros(example.shape[1:], jnp.result_type(example, jnp.float32))
     return MinimaxProblem(
         loss,
-        model.init(jax.random.key(seed), example)["params"],
+        x0,
         y0,
         y_set=None if radius is None else L2Ball(radius),
         weights=weights,
