@@ -232,7 +232,7 @@ def test_a_download_with_another_checksum_is_refused(small_mnist, monkeypatch):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("parent", ["", "cifar10"])
+@pytest.mark.parametrize("parent", ["", "cifar10", "cifar-10"])
 @pytest.mark.parametrize("unpacked", [False, True])
 def test_cifar10_from_the_archive_or_its_directory(small_cifar, tmp_path, parent, unpacked):
     files, images, labels = small_cifar

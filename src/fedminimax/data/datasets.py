@@ -62,7 +62,7 @@ def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = N
         name: "digits", "mnist", "fashion_mnist", "cifar10" or "cifar10_features"; "fashion-mnist", "cifar-10" and
             "cifar10-features" will do too. Or a file of features: its path, or its name in the folder.
         folder: where the official files are, and where they are put when they have to be downloaded: ``mnist/`` and
-            ``fashion-mnist/`` in it hold the gzipped IDX files, and it or ``cifar10/`` in it holds
+            ``fashion-mnist/`` in it hold the gzipped IDX files, and it, ``cifar10/`` or ``cifar-10/`` in it holds
             ``cifar-10-binary.tar.gz`` or the directory ``cifar-10-batches-bin`` that this unpacks to. Files of features
             are in it and are never downloaded; that of "cifar10_features" is ``cifar10-features.npz``. By default the
             folder that the environment variable FEDMINIMAX_DATA names, and otherwise the user's cache.
@@ -295,7 +295,7 @@ def _feature_part(path: Path, part: str, features: npt.NDArray[Any], labels: npt
 def _cifar_source(folder: Path) -> Path:
     """Return where CIFAR-10 is: the unpacked directory or the archive, downloaded if there is neither."""
     archive = "cifar-10-binary.tar.gz"
-    for parent in (folder, folder / "cifar10"):
+    for parent in (folder, folder / "cifar10", folder / "cifar-10"):
         for path in (parent / "cifar-10-batches-bin", parent / archive):
             if path.exists():
                 return path
