@@ -213,7 +213,7 @@ class Clients:
         server = keys.variant(key, _SERVER)
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
         invited: Any = size if availability is None else availability.invitations(size, None if replace else self.count)
-        chances = None if weights is None or replace else sampling.inclusion(jnp.asarray(weights), invited)
+        drawn: Any = invited
         present: Any = None
         seconds: Any = None
         in_order = False
@@ -226,7 +226,9 @@ class Clients:
                     f"The trace's cohort {nth} names {ids.shape[0]} clients a round, but the algorithm asks for {size}."
                 )
             present, ids = ids >= 0, jnp.maximum(ids, 0)
-            invited = jnp.asarray(trace.invited[nth])[current.t] if nth < len(trace.invited) else jnp.sum(present)
+            recorded = nth < len(trace.invited)
+            drawn = jnp.asarray(trace.invited[nth])[current.t] if recorded else size
+            invited = drawn if recorded else jnp.sum(present)
         else:
             in_order = weights is None and not replace and size == self.count
             ids = (
@@ -248,7 +250,8 @@ class Clients:
                 ids, present = ids[first], answers[first]
                 seconds = None if seconds is None else seconds[first]
         cohort = Cohort(current, len(current.cohorts), ids.astype(jnp.int32), present, invited, in_order, seconds)
-        cohort.chance = jnp.ones(size) if chances is None else chances[ids]
+        if weights is not None and not replace:
+            cohort.chance = sampling.inclusion(jnp.asarray(weights), drawn)[ids]
         current.cohorts.append(Attendance(ids if present is None else jnp.where(present, ids, -1), jnp.asarray(invited)))
         return cohort
 

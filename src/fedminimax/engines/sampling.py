@@ -57,7 +57,7 @@ def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Arra
     return order[found].astype(jnp.int32)
 
 
-def inclusion(weights: jax.Array, size: int) -> jax.Array:
+def inclusion(weights: jax.Array, size: Any) -> jax.Array:
     """Return the chances, in proportion to the weights but at most one, that sum to ``size``."""
     ordered = -jnp.sort(-weights)
     rest = jnp.cumsum(ordered[::-1])[::-1]  # of the k-th heaviest and all lighter ones
