@@ -204,7 +204,7 @@ def draw(kind: str, data: str) -> None:
     if kind == "auc":
         ax.set_ylim(0.9 if data == "mnist" else 0.5, 1.0)
     if kind == "robust":
-        ax.set_ylim(0, 3)
+        ax.set_ylim(0.4, 2.5)
     ax.set(xlabel="rounds (equal floats up)", ylabel=metric.replace("/", " "))
     ax.legend(frameon=False, fontsize=8)
     figure.savefig(FOLDER / f"{kind}-{data}.png", dpi=130)
