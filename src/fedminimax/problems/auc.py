@@ -56,16 +56,14 @@ def auc(
         raise InputError(f"tau is {tau}: it is the share of positive examples, above 0 and below 1.")
     example = jnp.asarray(fields["inputs"][:1])
     theta = weights_at_start(model, jax.random.key(seed), example)
-    shape = output_shape(model, theta, example)
-    if len(shape) != 1:
-        raise InputError(
-            f"The model returns outputs of shape {shape} for each example: it must be a vector, of one number or more."
-        )
-    width = shape[0]
-    if not 0 <= output < width:
-        raise InputError(f"output is {output}, but the model has {width} outputs: choose one from 0 to {width - 1}.")
-    if score == SOFTMAX and width == 1:
-        raise InputError("The softmax of a single output is always one: use score='sigmoid', or a model with more outputs.")
+    if not callable(score):
+        shape = output_shape(model, theta, example)
+        if len(shape) != 1:
+            raise InputError(f"The model returns outputs of shape {shape} for each example: it must return a vector.")
+        if not 0 <= output < shape[0]:
+            raise InputError(f"output is {output}, but the model has {shape[0]} outputs: choose one from 0 to {shape[0] - 1}.")
+        if score == SOFTMAX and shape[0] == 1:
+            raise InputError("The softmax of a single output is always one: use score='sigmoid', or a model with more outputs.")
 
     def scores(x: Any, inputs: Any) -> jax.Array:
         outputs = model.apply({"params": x["theta"]}, inputs)
