@@ -58,17 +58,22 @@ def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Arra
 
 
 def inclusion(weights: jax.Array, size: Any) -> jax.Array:
-    """Return the chances, in proportion to the weights but at most one, that sum to ``size``."""
-    ordered = -jnp.sort(-weights)
-    rest = jnp.cumsum(ordered[::-1])[::-1]  # of the k-th heaviest and all lighter ones
-    sure = jnp.arange(weights.shape[0])
-    factor = jnp.where(rest > 0, (size - sure) / jnp.where(rest > 0, rest, 1.0), jnp.inf)
-    # The k heaviest are sure to be drawn, k being the least that leaves nobody else with a chance above one. Where fewer than
-    # ``size`` have any weight, those have a chance of one, and the sum is smaller.
-    enough = factor * ordered <= 1
-    last = jnp.max(factor, where=jnp.isfinite(factor) & (sure < size), initial=0.0)
-    chosen = jnp.where(jnp.any(enough), factor[jnp.argmax(enough)], last)
-    return jnp.minimum(1.0, chosen * weights)
+    """Return the chances, in proportion to the weights but at most one, that sum to ``size``.
+
+    Where fewer than ``size`` have any weight, those have a chance of one, and the sum is smaller.
+    """
+
+    def shares(sure: jax.Array) -> jax.Array:
+        """Return the chances of the others if these are sure to be drawn."""
+        rest = jnp.sum(jnp.where(sure, 0.0, weights))
+        return jnp.where(rest > 0, (size - jnp.sum(sure)) / jnp.where(rest > 0, rest, 1.0), 0.0) * weights
+
+    def widen(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        sure = carry[0] | (shares(carry[0]) >= 1)
+        return sure, jnp.any(sure != carry[0])
+
+    sure, _ = jax.lax.while_loop(lambda carry: carry[1], widen, (jnp.zeros(weights.shape, bool), jnp.asarray(True)))
+    return jnp.where(sure, 1.0, shares(sure))
 
 
 def below(bits: jax.Array, bound: Any) -> jax.Array:
