@@ -166,7 +166,7 @@ def test_hyper_parameters_can_be_vmapped(row, task):
             assert many.values("floats_up")[k, j, -1] == one.costs["floats_up"].sum()
 
 
-@every_row
+@every_class
 def test_schedules_act_round_by_round(row, task):
     method = row.with_rates(fm.Piecewise((0.03, 0.01), until=(2,)))
     scheduled = go(task, method)
