@@ -131,7 +131,7 @@ def main() -> None:
         chosen["CD-MA with CD-MAGE steps"] = fm.CDMA(*table["CD-MAGE"], **common)
     if options.lr:
         chosen = {name: method.replace(lr_x=options.lr[0], lr_y=options.lr[1]) for name, method in chosen.items()}
-        # With the tables' c_alpha and rho alpha is 1 for hundreds of rounds: with constant steps that is CD-MAGE itself.
+        # With Table 3's c_alpha and rho alpha is 1 for 316 rounds: with constant steps that is CD-MAGE itself.
         chosen["CD-MAGE+"] = chosen["CD-MAGE+"].replace(alpha=fm.PowerDecay(5, 2 / 3, cap=1.0))
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:

@@ -75,7 +75,8 @@ def main() -> None:
             torch.manual_seed(seed)
             loop.start()
             loop.advance(options.rounds)
-            parts = [scores_of(loop.x, inputs) for inputs in loop.data["inputs"].split(1000)]
+            with torch.no_grad():
+                parts = [scores_of(loop.x, inputs) for inputs in loop.data["inputs"].split(1000)]
             print(f"{name} seed {seed}: {auc(torch.cat(parts).numpy(), loop.data['labels'].numpy() > 0):.4f}", flush=True)
 
 

@@ -101,19 +101,14 @@ def mean_loss(workload: Workload, x: Tensors, y: torch.Tensor, data: Batch, chun
 def _auc(tau: float, x: Tensors, y: torch.Tensor, inputs: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
     """Return the AUC's minimax loss, the score being the first component of the softmax; tau is the share of positives."""
     *_, a, b = x
-    h = _component(x, inputs)
+    h = scores_of(x, inputs)
     squares = torch.where(positive, (1 - tau) * (h - a) ** 2, tau * (h - b) ** 2)
     linear = torch.where(positive, -(1 - tau) * h, tau * h)
     return (squares + 2 * (1 + y) * linear).mean() - tau * (1 - tau) * y**2
 
 
-@torch.no_grad()
 def scores_of(x: Tensors, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the scores whose AUC is F's."""
-    return _component(x, inputs)
-
-
-def _component(x: Tensors, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the scores whose AUC is F's: the first component of the softmax."""
     *layers, _, _ = x
     return F.softmax(F.relu(_scores(layers, inputs, padding=0)), dim=1)[:, 0]
 

@@ -224,9 +224,9 @@ def test_wrong_options_are_named(task, options, message):
 WRONG_METHODS = [
     (lambda: fm.LocalSGDA(-0.1, 0.1), "LocalSGDA.lr_x must not be negative, but is -0.1"),
     (lambda: fm.LocalSGDA(0.1, float("nan")), "lr_y must be finite"),
-    (lambda: fm.CDMAGEPlus.decaying(-1, 0.1, 5, 1 / 3), "PowerDecay's c must be finite and not negative, but is -1"),
-    (lambda: fm.LocalSGDA(fm.PowerDecay(float("nan")), 0.1), "PowerDecay's c must be finite"),
-    (lambda: fm.LocalSGDA(fm.Piecewise((0.1, -0.1), until=(3,)), 0.1), "Piecewise's values must be finite and not negative"),
+    (lambda: fm.CDMAGEPlus.decaying(-1, 0.1, 5, 1 / 3), "PowerDecay.c must not be negative, but is -1"),
+    (lambda: fm.LocalSGDA(fm.PowerDecay(float("nan")), 0.1), "PowerDecay.c must be finite"),
+    (lambda: fm.LocalSGDA(fm.Piecewise((0.1, -0.1), until=(3,)), 0.1), "Piecewise.values must not be negative"),
     (lambda: fm.CDMA.from_theory(fm.Constants(1, 1, 1, 1, 1), rounds=-1, local_steps=2, cohort_size=3), "rounds is -1"),
     (
         lambda: fm.CDMAGEPlus.from_theory(fm.Constants(1, 1, 1, 1, 1), local_steps=fm.UniformSteps(1, 2), cohort_size=3),

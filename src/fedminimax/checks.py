@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
 from fedminimax.errors import InputError
 
 
@@ -17,6 +19,16 @@ def integer(name: str, value: Any, least: int = 1) -> int:
     if number < least:
         raise InputError(f"{name} is {value!r}: give an integer of at least {least}.")
     return number
+
+
+def not_negative(name: str, value: Any) -> None:
+    """Raise an error if numbers are not finite or below zero; what is no number yet, inside a compiled program, passes."""
+    if not isinstance(value, (int, float, np.ndarray, np.generic)):
+        return
+    if not np.isfinite(value).all():
+        raise InputError(f"{name} must be finite, not {value}.")
+    if (np.asarray(value) < 0).any():
+        raise InputError(f"{name} must not be negative, but is {value}.")
 
 
 def real(value: Any) -> float:

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from fedminimax import checks
 from fedminimax.errors import InputError
 
 Scalar = Any
@@ -53,7 +53,7 @@ class Piecewise:
                 "value more than rounds."
             )
         for value in self.values:
-            _check("Piecewise", "values", value)
+            checks.not_negative("Piecewise.values", value)
         if list(self.until) != sorted(set(self.until)):
             raise InputError(f"Piecewise needs increasing rounds in `until`, not {self.until}.")
 
@@ -75,7 +75,7 @@ class PowerDecay:
 
     def __post_init__(self) -> None:
         for name in ("c", "rho", "cap"):
-            _check("PowerDecay", name, getattr(self, name))
+            checks.not_negative(f"PowerDecay.{name}", getattr(self, name))
 
     def __call__(self, t: Any) -> Any:
         """Return min(cap, c / (t + 1)^rho)."""
@@ -94,12 +94,6 @@ class FromFunction:
     def __call__(self, t: Any) -> Any:
         """Return function(t)."""
         return self.function(t)
-
-
-def _check(owner: str, name: str, value: Any) -> None:
-    """Raise an error if a number, where it is one yet, is not finite or is negative."""
-    if isinstance(value, (int, float, np.ndarray, np.generic)) and not (np.isfinite(value) & (np.asarray(value) >= 0)).all():
-        raise InputError(f"{owner}'s {name} must be finite and not negative, but is {value}.")
 
 
 def as_schedule(value: Any) -> Any:

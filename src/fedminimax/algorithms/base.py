@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
-from fedminimax import steps
+from fedminimax import checks, steps
 from fedminimax.engines import wire
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -103,10 +103,7 @@ def _checked_real(owner: str, name: str, value: Any) -> Any:
     value = as_schedule(value)
     if is_schedule(value) or not isinstance(value, (int, float, np.ndarray, np.generic)):
         return value
-    if not np.isfinite(value).all():
-        raise InputError(f"{owner}.{name} must be finite, not {value}.")
-    if (np.asarray(value) < 0).any():
-        raise InputError(f"{owner}.{name} must not be negative, but is {value}.")
+    checks.not_negative(f"{owner}.{name}", value)
     if name == "momentum" and (np.asarray(value) >= 1).any():
         raise InputError(f"{owner}.momentum must be below 1, but is {value}.")
     return float(value) if np.ndim(value) == 0 else value

@@ -201,8 +201,8 @@ class Clients:
 
         Args:
             size: how many clients are needed.
-            weights: draw in proportion to these, [N]; by default uniformly. Without replacement a client is drawn with
-                the chance that it should have, or one (see :attr:`Cohort.unbiased`).
+            weights: draw in proportion to these, [N]; by default uniformly. Without replacement nobody's chance can be
+                above one, which :attr:`Cohort.unbiased` makes up for.
             replace: whether a client may be drawn more than once.
         """
         current = self.current
@@ -213,7 +213,7 @@ class Clients:
         server = keys.variant(key, _SERVER)
         nth, trace, availability = len(current.cohorts), current.trace, current.conditions.availability
         invited: Any = size if availability is None else availability.invitations(size, None if replace else self.count)
-        drawn: Any = invited
+        drawn: Any = invited  # on which the chances depend; a replayed cohort has those of the one recorded
         present: Any = None
         seconds: Any = None
         in_order = False
