@@ -127,14 +127,22 @@ class Simulator:
             state: the algorithm's state; by default its first.
             store: where the clients' states are, if they live on the host (``layout.host_state``).
         """
-        fresh = algorithm.init(self.problem) if state is None else state
         self.store = store
-        own = algorithm.init_client(self.problem) if store is None else np.zeros((), np.int32)
-        everybody = (clients.count,) if store is None else ()
-        spread = lambda leaf: jnp.zeros((*everybody, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
+        return self._everywhere(self.spread(self.first(algorithm, state), clients.count))
+
+    def first(self, algorithm: Algorithm, state: Tree | None = None) -> Carry:
+        """Return what the first round starts from, with one client's own state in place of everybody's."""
+        fresh = algorithm.init(self.problem) if state is None else state
+        own = np.zeros((), np.int32) if self.layout.host_state else algorithm.init_client(self.problem)
         # With its weak types taken off: a state of Python's numbers would compile the first round apart from all others.
         strong = lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf))
-        return self._everywhere(Carry(jax.tree.map(strong, fresh), jax.tree.map(spread, own)))
+        return Carry(jax.tree.map(strong, fresh), own)
+
+    def spread(self, first: Carry, count: int) -> Carry:
+        """Give every one of ``count`` clients the state that it starts from."""
+        everybody = () if self.layout.host_state else (count,)
+        spread = lambda leaf: jnp.zeros((*everybody, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
+        return first._replace(client_states=jax.tree.map(spread, first.client_states))
 
     def place(self, clients: ClientData) -> Placed:
         """Put the data, and the weights p, where the rounds will run, once."""

@@ -18,11 +18,13 @@ from jax.flatten_util import ravel_pytree
 from fedminimax import checks, players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, correct, examples_of, maximize_y, objective, value_and_grad_y
+from fedminimax.metrics.base import HIGHER, LOWER, _metric, correct, examples_of, maximize_y, objective, value_and_grad_y
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.robust import Problem
 from fedminimax.sets import L2Ball
+
+UNDER_ATTACK = {"loss": LOWER, "accuracy": HIGHER}
 
 
 @_metric
@@ -46,6 +48,7 @@ class RobustLoss:
     max_steps: int = field(default=200, metadata={"static": True})
     examples: int | None = field(default=None, metadata={"static": True})
     name = "robust"
+    better = UNDER_ATTACK
 
     def __post_init__(self) -> None:
         _at_least_one("RobustLoss", max_steps=self.max_steps, examples=self.examples)
@@ -88,6 +91,7 @@ class PGD:
     examples: int | None = field(default=None, metadata={"static": True})
     seed: int = field(default=0, metadata={"static": True})
     name = "pgd"
+    better = UNDER_ATTACK
 
     def __post_init__(self) -> None:
         _at_least_one("PGD", steps=self.steps, examples=self.examples)

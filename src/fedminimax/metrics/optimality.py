@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, ascend, gradient, maximize_y, minimize_x, objective, point
+from fedminimax.metrics.base import LOWER, _metric, ascend, gradient, maximize_y, minimize_x, objective, point
 from fedminimax.players import Point, Tree
 from fedminimax.problems.robust import Problem, RobustProblem
 
@@ -32,6 +32,7 @@ class GradientNorms:
     """||grad_x F|| and ||grad_y F||."""
 
     name = "grad"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return both norms."""
@@ -49,6 +50,7 @@ class Stationarity:
 
     smoothness: Any = 1.0
     name = "stationarity"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return both measures."""
@@ -72,6 +74,7 @@ class Phi:
     tol: float = field(default=1e-6, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "phi"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the value and the gradient's norm."""
@@ -87,6 +90,7 @@ class WorstCase:
     """
 
     name = "worst_case"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the value at the exact maximiser."""
@@ -114,6 +118,7 @@ class MoreauGradient:
     tol: float = field(default=1e-6, metadata={"static": True})
     max_steps: int = field(default=1000, metadata={"static": True})
     name = "moreau"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the norm of the envelope's gradient."""
@@ -144,6 +149,7 @@ class DualityGap:
     tol: float = field(default=1e-6, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "gap"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the gap."""
@@ -163,6 +169,7 @@ class Distance:
 
     solution: Any
     name = "distance"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the distances."""

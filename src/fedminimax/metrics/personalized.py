@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, correct, examples_of
+from fedminimax.metrics.base import HIGHER, LOWER, _metric, correct, examples_of
 from fedminimax.players import Point
 from fedminimax.problems.base import Span, group_mean, per_example
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -30,6 +30,7 @@ class Residual:
     """
 
     name = "residual"
+    better = LOWER
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the norm."""
@@ -73,6 +74,7 @@ class NodeAccuracy:
 
     clients: Any = None
     name = "node_accuracy"
+    better = HIGHER
 
     def each(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy on each node, [M]."""
@@ -110,6 +112,7 @@ class GlobalAccuracy:
 
     data: Any = None
     name = "global_accuracy"
+    better = HIGHER
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy."""
