@@ -105,7 +105,7 @@ class Sweep:
         better: str | None = None,
         **style: Any,
     ) -> Axes:
-        """Draw a metric for one setting (by default the :meth:`best`): the mean over seeds, and a band from least to greatest."""
+        """Draw one setting's metric, by default the :meth:`best`'s: the mean over seeds, and a band from least to greatest."""
         import matplotlib.pyplot as plt
 
         k = self.best(metric, better) if setting is None else setting
