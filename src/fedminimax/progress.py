@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from fedminimax.observers import Observer, Watched
 
 
 class _Rate(ProgressColumn):
@@ -19,13 +18,25 @@ class _Rate(ProgressColumn):
         return Text("" if not speed else f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
 
 
-class Reporter:
-    """Shows how far a run is; does nothing unless asked to or on a terminal."""
+class ProgressBar(Observer):
+    """Shows how far a run is.
 
-    def __init__(self, title: str, rounds: int, wanted: bool | None, watch: str | None, console: Console | None = None):
+    Args:
+        metric: the metric beside the bar; by default the first.
+        wanted: whether to show it; None: on a terminal only.
+        console: where; by default standard error.
+    """
+
+    def __init__(self, metric: str | None = None, wanted: bool | None = True, console: Console | None = None):
         self._console = console or Console(stderr=True)
-        self._shown = (self._console.is_terminal if wanted is None else wanted) and rounds > 0
-        self._watch = watch
+        self._shown = self._console.is_terminal if wanted is None else wanted
+        self._metric = metric
+        self._bar: Progress | None = None
+
+    def on_start(self, run: Watched) -> None:
+        """Draw the bar."""
+        if not self._shown or run.last == run.first:
+            return
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -35,19 +46,24 @@ class Reporter:
             TextColumn("{task.fields[metric]}"),
             console=self._console,
         )
-        self._task = self._bar.add_task(title, total=rounds, metric="")
+        self._task = self._bar.add_task(run.method, total=run.last - run.first, metric="")
+        self._bar.start()
+        self.on_rounds(run)
 
-    def __enter__(self) -> Reporter:
-        if self._shown:
-            self._bar.start()
-        return self
+    def on_rounds(self, run: Watched) -> None:
+        """Show how many rounds are done, and the newest metric."""
+        if self._bar is None:
+            return
+        name = self._metric or next(iter(run.evaluation), None)
+        text = f"{name} {run.evaluation[name]:.4g}" if name in run.evaluation else ""
+        self._bar.update(self._task, completed=run.round - run.first, metric=text)
 
-    def show(self, rounds: int, metrics: dict[str, Any]) -> None:
-        """Show how many rounds are done, and the latest metrics."""
-        name = self._watch or next(iter(metrics), None)
-        metric = f"{name} {metrics[name]:.4g}" if name in metrics else ""
-        self._bar.update(self._task, completed=rounds, metric=metric)
+    def on_evaluation(self, run: Watched) -> None:
+        """Show the new metric."""
+        self.on_rounds(run)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._shown:
+    def on_end(self, run: Watched) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
             self._bar.stop()
+            self._bar = None

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
-from fedminimax import devices as host
-from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.data.generated import GeneratedClients
-from fedminimax.engines import accounting, keys
-from fedminimax.engines.accounting import Traffic
-from fedminimax.engines.availability import Availability, Trace
+from fedminimax.engines import accounting
+from fedminimax.engines.availability import Availability
 from fedminimax.engines.cohort import Conditions
+from fedminimax.engines.execution import Engine, Execution, Snapshot
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
-from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy
-from fedminimax.engines.store import DEVICE, HOST, ClientStore
+from fedminimax.engines.simulator import ROOM, Simulator, rehearse
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
-from fedminimax.metrics import Metric, Problem, evaluate, named
+from fedminimax.inputs import check_input
+from fedminimax.metrics import Metric, Problem, named
+from fedminimax.observers import Watched, checked, tell
 from fedminimax.players import Tree
-from fedminimax.problems.robust import RobustProblem, SharedForm
-from fedminimax.progress import Reporter
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.problems.robust import SharedForm
+from fedminimax.progress import ProgressBar
 from fedminimax.result import Result
+from fedminimax.story import Story
 
 SIMULATOR, ISOLATED = "simulator", "isolated"
-_WORTH_SPLITTING = 20_000
-"""Parameters of a whole cohort above which cores are worth their meeting points (measured: benchmarks/README.md)."""
-_ON_DEVICE = 2**28
-"""Bytes of clients' states that are kept on the device unless told otherwise."""
+_ENGINES: dict[str, Any] = {SIMULATOR: Simulator, ISOLATED: Isolated}
 _CALL_SECONDS = 0.5
-_ROOM = 256
-"""Rounds a call at the most: one number, so that runs of any length share a program."""
 
 
 def run(
-    problem: Problem | SharedForm,
+    problem: Problem | PersonalizedProblem | SharedForm,
     clients: ClientData,
     algorithm: Algorithm,
     *,
@@ -52,22 +44,18 @@ def run(
     seed: int = 0,
     eval_every: int | None = None,
     metrics: Iterable[Metric] | Mapping[str, Metric] | Metric = (),
-    engine: str = SIMULATOR,
-    strategy: Strategy = AUTO,
-    devices: int | None = None,
+    engine: str | Engine = SIMULATOR,
     guard: Guard | None = None,
     availability: Availability | None = None,
     trace: Trace | None = None,
     record: bool = False,
-    state: Tree | None = None,
-    start: Result | None = None,
-    client_store: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
-    watch: str | None = None,
+    start: Result | Snapshot | Mapping[str, Tree] | None = None,
+    progress: bool | str | None = None,
+    observers: Any = (),
 ) -> Result:
     """Run an algorithm for some rounds, and return what came of it.
 
-    The same seed gives the same run whatever the engine, the strategy and the devices, to rounding.
+    The same seed gives the same run whatever the engine and its settings, to rounding.
 
     Args:
         problem: what to solve.
@@ -78,109 +66,120 @@ def run(
         eval_every: evaluate the metrics every so many rounds (and before the first and after the last); by default about
             fifty times.
         metrics: functions of (problem, clients, state), by name or with a ``name`` of their own.
-        engine: "simulator" (compiled) or "isolated" (every client a worker, every exchange bytes).
-        strategy: how the simulator runs clients: "vmap" (side by side), "map" (one after another), a number (that many
-            side by side), or "auto" (by the size of the model).
-        devices: how many cores or accelerators to split cohorts over; None: all where it pays.
+        engine: "simulator" (compiled), "isolated" (every client a worker, every exchange bytes), or an engine with settings
+            of its own, such as ``Simulator(strategy="map", devices=1, client_store="folder")``.
         guard: what replies must pass; by default non-finite ones are dropped.
         availability: who answers; by default everybody.
         trace: a record of cohorts and local steps to replay.
         record: keep a trace of this run in the result.
-        state: an algorithm's state to start from, at round 0.
-        start: a result to continue exactly, from its last round and with its seed.
-        client_store: where clients' own states (control variates) live: "device", "host" (its memory), or a folder for
-            memory-mapped files; by default on the device while they are small. On the host, cohorts run on one device.
-        progress: show a progress bar; by default on a terminal only.
-        watch: the metric that the bar shows; by default the first.
+        start: what to start from. A result is continued exactly, from its last round and with its seed. A
+            ``Snapshot(state, client_states, round)`` gives an algorithm's whole state, the clients' own where they have any, and
+            the number of the next round, which schedules, traces and randomness go by. A dict gives some fields of the state
+            by name, such as ``{"z": z0}`` of FessGDA, the others and the players being the algorithm's own.
+        progress: show a progress bar, with the metric of this name or the first; by default on a terminal only.
+        observers: what else watches the run (see :mod:`fedminimax.observers`).
     """
     problem, clients = check_input(problem, clients, algorithm, rounds, eval_every)
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise InputError(f"seed must be a whole number, not {seed!r}.")
-    if availability is not None:
-        if not isinstance(availability, Availability):
-            raise InputError(f"availability must be an Availability, such as Availability(0.5), not {availability!r}.")
-        availability.check(clients.count)
-    if start is not None and start.method != type(algorithm).__name__:
-        raise InputError(f"The result to continue is {start.method}'s, but the algorithm is {type(algorithm).__name__}.")
-    if record and start is not None and start.trace is None:
-        raise InputError("The result to continue has no trace to add to: record from the first round on.")
-    if state is not None and start is not None:
-        raise InputError("Give either a state to start from or a result to continue, not both.")
-    first = 0 if start is None else start.rounds
-    seed = seed if start is None else start.seed
-    if trace is not None:
-        trace.check(first + rounds, clients.count)
-    judged = named(metrics)
-    _check_place(client_store, engine)
+    before = start if isinstance(start, Result) else None
+    _check_options(algorithm, seed, availability, clients, record, before)
+    begin = _beginning(algorithm, problem, start)
+    first = 0 if begin is None else begin.round
+    if record and before is None and first > 0:
+        raise InputError("A trace has a row for every round from 0 on: record from the first round on, or continue a result.")
+    seed = seed if before is None else before.seed
     conditions = Conditions(guard or Guard(), availability, record)
-    carrier: Simulator | Isolated
-    store = None
-    if engine == ISOLATED:
-        carrier = Isolated(problem, conditions)
-    elif engine == SIMULATOR:
-        store = _store(problem, clients, algorithm, client_store, start)
-        layout = _layout(problem, clients, algorithm, strategy, devices, store is not None)
-        carrier = Simulator.build(problem, algorithm, conditions, layout)
-    else:
-        raise InputError(f"engine must be 'simulator' or 'isolated', not {engine!r}.")
-    data = carrier.place(clients)
-    carry = carrier.start(algorithm, clients, start.state if start is not None else state, store)
-    if start is not None and start.client_states is not None:
-        carry = carrier.remember(carry, start.client_states)
-    _check_state(algorithm, problem, carry.state)
-
-    every = eval_every or max(1, rounds // 50)
-    most = min(_ROOM, carrier.most_rounds(getattr(algorithm, "cohort_size", None) or clients.count) or _ROOM)
-    key = keys.root(seed)
-    judge = _Judge(problem, judged, data.clients)
-    evaluations: list[tuple[int, dict[str, float]]] = [(first, judge(carry.state))]
-    done: list[Progress] = []
-    now, last, interrupted = first, first + rounds, False
-    clock = _Clock()
-    pace = 1
-    with Reporter(type(algorithm).__name__, rounds, progress, watch) as reporter:
-        reporter.show(0, evaluations[-1][1])
-        try:
-            while now < last:
-                stop = min(last, first + ((now - first) // every + 1) * every)
-                count = min(stop - now, pace, most)
-                before = time.perf_counter()
-                carry, part = carrier.advance(algorithm, data, key, carry, now, count, trace, length=_ROOM)
-                pace = clock.took(time.perf_counter() - before, count)
-                done.append(part)
-                now += count
-                if now == stop:
-                    evaluations.append((now, judge(carry.state)))
-                reporter.show(now - first, evaluations[-1][1])
-        except KeyboardInterrupt:
-            interrupted = True
-            if now != evaluations[-1][0]:
-                evaluations.append((now, judge(carry.state)))
-
-    if store is not None:
-        store.rounds = now
-    costs = _costs(carrier, done, start)
-    if done and (refused := int(costs["dropped"][first:].sum())):
+    if trace is not None:
+        if not isinstance(trace, Trace):
+            raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
+        asked = rehearse(problem, algorithm, clients, conditions)
+        trace = trace.check(first + rounds, clients.count).fit(asked, type(algorithm).__name__, first + rounds)
+    judged, watching = named(metrics), checked(observers)
+    shown = progress if isinstance(progress, str) else None
+    watching.insert(0, ProgressBar(shown, wanted=None if progress is None else bool(progress)))
+    carrier = engine_of(engine)
+    with carrier.open(problem, clients, algorithm, conditions, seed=seed, trace=trace, start=begin) as execution:
+        watched = Watched(type(algorithm).__name__, repr(algorithm), seed, first, first + rounds, execution)
+        loop = _Loop(execution, judged, watching, watched, Story(before, first), eval_every or max(1, rounds // 50))
+        if begin is None or not isinstance(problem, PersonalizedProblem):
+            watched.costs = dict.fromkeys(accounting.COSTS, 0.0)
+        interrupted = loop.go()
+        end = execution.snapshot()
+        messages = execution.messages or ([] if before is None else before.messages)
+    costs = loop.story.costs()
+    if costs and (refused := int(costs["dropped"][first:].sum())):
         warnings.warn(
             f"The guard refused {refused} of {int(costs['replies'][first:].sum())} replies (costs['dropped'] says when): "
             "a client is broken, or the step sizes are too large.",
             stacklevel=2,
         )
     return Result(
-        state=jax.tree.map(np.asarray, carry.state),
-        history=_history(evaluations, costs, start),
+        state=end.state,
+        history=loop.story.history(),
         costs=costs,
-        messages=carrier.messages if done or start is None else start.messages,
-        method=type(algorithm).__name__,
-        settings=repr(algorithm),
+        messages=messages,
+        method=watched.method,
+        settings=watched.settings,
         seed=seed,
-        rounds=now,
-        client_states=carrier.client_states(carry),
-        trace=_recorded(done, start) if record else None,
-        seconds=clock.running + (0.0 if start is None else start.seconds),
-        compile_seconds=clock.compiling,
+        rounds=end.round,
+        client_states=end.client_states,
+        trace=loop.story.trace() if record else None,
+        seconds=loop.clock.running + (0.0 if before is None else before.seconds),
+        compile_seconds=loop.clock.compiling,
         interrupted=interrupted,
+        stopped=watched.stopped,
     )
+
+
+class _Loop:
+    """The rounds of a run: advance, evaluate, tell."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        metrics: dict[str, Metric],
+        observers: list[Any],
+        watched: Watched,
+        story: Story,
+        every: int,
+    ):
+        self._execution, self._metrics, self._observers, self._watched = execution, metrics, observers, watched
+        self._every, self.story, self.clock = every, story, _Clock()
+
+    def go(self) -> bool:
+        """Run to the last round, or until somebody wants to stop; return whether it was interrupted by Ctrl-C."""
+        watched, most = self._watched, min(ROOM, self._execution.most_rounds or ROOM)
+        interrupted, pace = False, 1
+        try:
+            self._evaluate(first=True)
+            while watched.round < watched.last and watched.stopped is None:
+                done = watched.round - watched.first
+                stop = min(watched.last, watched.first + (done // self._every + 1) * self._every)
+                count = min(stop - watched.round, pace, most)
+                before = time.perf_counter()
+                progress = self._execution.advance(count)
+                pace = self.clock.took(time.perf_counter() - before, count)
+                self.story.went_on(self._execution.messages, progress)
+                watched.round = self._execution.round
+                tell(self._observers, "on_rounds", watched)
+                if watched.round == stop:
+                    self._evaluate()
+        except KeyboardInterrupt:
+            interrupted = True
+        if self.story.last_evaluation != self._execution.round:
+            self._evaluate()
+        tell(self._observers, "on_end", watched)
+        if watched.stopped is not None and watched.stopped.startswith("The observer"):
+            warnings.warn(f"{watched.stopped}. The run ended after {watched.round} rounds; its result is kept.", stacklevel=3)
+        return interrupted
+
+    def _evaluate(self, first: bool = False) -> None:
+        watched = self._watched
+        watched.evaluation, watched.evaluated = self._execution.evaluate(self._metrics), self._execution.round
+        watched.costs = {**watched.costs, **self.story.total}
+        self.story.evaluated(watched.evaluated, watched.evaluation)
+        if first:
+            tell(self._observers, "on_start", watched)
+        tell(self._observers, "on_evaluation", watched)
 
 
 class _Clock:
@@ -200,187 +199,11 @@ class _Clock:
         return self._pace
 
 
-def _check_place(where: Any, engine: str) -> None:
-    if where is None:
-        return
-    if engine == ISOLATED:
-        raise InputError("The isolated engine keeps clients' states with their workers: leave client_store out.")
-    if not isinstance(where, (str, os.PathLike)) or not str(where):
-        raise InputError(f"client_store must be 'device', 'host' or a folder, not {where!r}.")
-    if isinstance(where, str) and where not in (DEVICE, HOST) and where.lower() in (DEVICE, HOST):
-        raise InputError(f"client_store is {where!r}: did you mean {where.lower()!r}?")
-
-
-def _store(
-    problem: Problem, clients: ClientData, algorithm: Algorithm, where: str | os.PathLike[str] | None, start: Result | None
-) -> ClientStore | None:
-    """Return where the clients' states are to live on the host; None: on the device, or there are none."""
-    own = jax.eval_shape(lambda: algorithm.init_client(problem))
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own)) * clients.count
-    if own is None or where == DEVICE or (where is None and size <= _ON_DEVICE):
-        return None
-    initial = algorithm.init_client(problem)
-    if where is None or where == HOST:
-        return ClientStore(clients.count, initial)
-    folder = Path(where)
-    kept = None if start is None else start.client_states
-    if isinstance(kept, ClientStore) and kept.folder is not None and kept.folder.resolve() == folder.resolve():
-        if start is not None and kept.rounds != start.rounds:
-            raise InputError(
-                f"The states in {folder} are those after {kept.rounds} rounds, but the result to continue has {start.rounds}: "
-                "continue the later result, or give another folder from the start."
-            )
-        return kept
-    return ClientStore(clients.count, initial, folder)
-
-
-def _layout(
-    problem: Problem,
-    clients: ClientData,
-    algorithm: Algorithm,
-    strategy: Strategy,
-    devices: int | None,
-    host_state: bool = False,
-) -> Layout:
-    cohort = getattr(algorithm, "cohort_size", None) or clients.count
-    parameters = players.size(problem.x0) + players.size(problem.y0)
-    worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
-    # One device reads and writes the host: several would wait for each other where replies are added up, and for the host,
-    # and may hold each other up for ever.
-    return Layout(strategy, 1 if host_state else host.usable(devices, worthwhile), host_state)
-
-
-class _Judge:
-    """Evaluates the metrics, compiled, with all their data put on the device once."""
-
-    def __init__(self, problem: Problem, metrics: dict[str, Metric], clients: ClientData):
-        leaves, structure = jax.tree.flatten(tuple(metrics.values()))
-        # Plain functions cannot be arguments of a compiled program; they become part of it.
-        functions = tuple(leaf if callable(leaf) else None for leaf in leaves)
-        self._arrays = jax.device_put([None if callable(leaf) else leaf for leaf in leaves], jax.devices()[0])
-        self._clients = _on_first_device(clients)
-        self._compute = _evaluator(problem, tuple(metrics), structure, functions)
-        self._empty = not metrics
-
-    def __call__(self, state: Any) -> dict[str, float]:
-        if self._empty:
-            return {}
-        names, compute = self._compute
-        values = compute(self._arrays, self._clients, _on_first_device(state))
-        return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-
-@functools.lru_cache(maxsize=64)
-def _evaluator(
-    problem: Problem, names: tuple[str, ...], structure: Any, functions: Any
-) -> tuple[list[str], Callable[..., Any]]:
-    """Return the compiled metrics, and the list that will hold the names of their numbers, in order, once it has run."""
-    order: list[str] = []
-
-    @jax.jit
-    def compute(arrays: list[Any], clients: ClientData, state: Any) -> list[Any]:
-        leaves = [a if f is None else f for a, f in zip(arrays, functions, strict=True)]
-        metrics = dict(zip(names, jax.tree.unflatten(structure, leaves), strict=True))
-        values = evaluate(metrics, problem, clients, state)
-        order[:] = values
-        return list(values.values())
-
-    return order, compute
-
-
-def _on_first_device(tree: Tree) -> Tree:
-    """Return a view on one device of what is the same on all."""
-    return jax.tree.map(lambda a: a.addressable_data(0) if isinstance(a, jax.Array) else a, tree)
-
-
-def _costs(carrier: Simulator | Isolated, done: list[Progress], start: Result | None) -> dict[str, np.ndarray]:
-    if not done:
-        return {} if start is None else start.costs
-    traffic = Traffic(*(np.concatenate(parts) for parts in zip(*(p.traffic for p in done), strict=True)))
-    costs = accounting.history(carrier.messages, traffic)
-    if start is not None and start.costs:
-        # A result that was saved before something was counted has none of it.
-        before = lambda name: start.costs.get(name, np.zeros(start.rounds))
-        costs = {name: np.concatenate([before(name), values]) for name, values in costs.items()}
-    return costs
-
-
-def _history(
-    evaluations: list[tuple[int, dict[str, float]]], costs: dict[str, np.ndarray], start: Result | None
-) -> dict[str, np.ndarray]:
-    if start is not None and list(start.history["round"][-1:]) == [evaluations[0][0]]:
-        evaluations = evaluations[1:]
-    rounds = np.array([t for t, _ in evaluations], np.int64)
-    names = evaluations[0][1] if evaluations else {}
-    history = {name: np.array([values[name] for _, values in evaluations]) for name in names}
-    history = {"round": rounds, **history}
-    if start is not None:
-        before, after = len(start.history["round"]), len(rounds)
-        missing = lambda n: np.full(n, np.nan)
-        history = {
-            n: np.concatenate([start.history.get(n, missing(before)), history.get(n, missing(after))])
-            for n in dict.fromkeys([*start.history, *history])
-            if n not in costs
-        }
-    for name, values in costs.items():
-        history[name] = np.concatenate([[0], np.cumsum(values)])[history["round"]]
-    return history
-
-
-def _recorded(done: list[Progress], start: Result | None) -> Trace:
-    parts = [p.attendance for p in done]
-    if start is not None and start.trace is not None:
-        before = start.trace
-        parts.insert(0, (before.cohorts, before.invited, before.answers, before.draws, before.waited))
-    if not parts:
-        return Trace()
-    cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))
-
-
-def check_input(
-    problem: Any, clients: ClientData, algorithm: Algorithm, rounds: Any, eval_every: Any = None
-) -> tuple[Problem, ClientData]:
-    """Return the problem as it is on these clients, with their data as its loss takes them.
-
-    Raise an :class:`InputError` for what cannot be run, before anything is compiled.
-    """
-    if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 0:
-        raise InputError(f"rounds must be a whole number of at least 0, not {rounds!r}.")
-    if eval_every is not None and eval_every < 1:
-        raise InputError(f"eval_every must be at least 1, not {eval_every}.")
-    if not isinstance(clients, (ClientData, GeneratedClients)):
-        raise InputError(f"clients must be ClientData (see ClientData.from_list), not {type(clients).__name__}.")
-    if not isinstance(algorithm, Algorithm):
-        raise InputError(f"algorithm must be an instance such as FessGDA(lr_x=0.1, lr_y=0.1), not {algorithm!r}.")
-    if not hasattr(problem, "bind"):
-        raise InputError(f"problem must be a MinimaxProblem or a RobustProblem, not {type(problem).__name__}.")
-    bound: Problem
-    bound, clients = problem.bind(clients)
-    kind = type(bound).__name__
-    if not isinstance(bound, algorithm.solves):
-        advice = " (give problem.as_minimax(): its weights as a shared y)" if isinstance(bound, RobustProblem) else ""
-        raise InputError(
-            f"{type(algorithm).__name__} is for a {algorithm.solves.__name__}, but {bound.name} is a {kind}{advice}."
-        )
-    bound.check(clients)
-    counts = getattr(getattr(algorithm, "local_steps", None), "counts", None)
-    if counts is not None and len(counts) != clients.count:
-        raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
-    cohort = getattr(algorithm, "cohort_size", None)
-    if cohort is not None and cohort > clients.count:
-        raise InputError(f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}.")
-    return bound, clients
-
-
-def _check_state(algorithm: Algorithm, problem: Problem, state: Tree) -> None:
-    fresh = jax.eval_shape(lambda: algorithm.init(problem))
-    alike: Any = jax.tree.structure(fresh)
-    same = alike == jax.tree.structure(state) and all(
-        np.shape(a) == b.shape for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True)
-    )
-    if not same:
-        raise InputError(
-            f"The given state does not fit {type(algorithm).__name__} on {problem.name}: it must have the structure and shapes "
-            f"of {type(algorithm).__name__}.init(problem)."
-        )
+def engine_of(engine: Any) -> Engine:
+    """Return an engine by its name, or the one that is given."""
+    if isinstance(engine, str) and engine in _ENGINES:
+        return _ENGINES[engine]()
+    if isinstance(engine, type) or isinstance(engine, str) or not isinstance(engine, Engine):
+        names = " or ".join(repr(name) for name in _ENGINES)
+        raise InputError(f"engine must be {names}, or an engine such as Simulator(devices=1), not {engine!r}.")
+    return engine

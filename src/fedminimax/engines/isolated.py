@@ -8,6 +8,8 @@ bytes of a request and returns the bytes of a reply.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,15 +20,17 @@ from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys, wire
-from fedminimax.engines.accounting import NO_WORK, Message
+from fedminimax.engines.accounting import NO_WORK
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
+from fedminimax.engines.evaluation import Judge
+from fedminimax.engines.execution import Execution, Progress, Snapshot, fitting
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
-from fedminimax.engines.simulator import Carry, Placed, Progress
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
+from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
@@ -66,61 +70,92 @@ class Worker:
         return wire.encode({"value": _host(out.value), "work": _host(work)})
 
 
-class Isolated:
-    """Runs rounds by sending messages to workers; the same interface as the simulator's."""
+class IsolatedExecution(Execution):
+    """A run under way among workers."""
 
-    def __init__(self, problem: Problem, conditions: Conditions):
-        self.problem, self.conditions = problem, conditions
-        self.messages: list[Message] = []
-        self.workers: list[Worker] = []
-
-    def start(
-        self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None, store: ClientStore | None = None
-    ) -> Carry:
-        """Hand every worker its own data, and return what the first round starts from."""
-        own = algorithm.init_client(self.problem)
-        self.workers = [Worker(i, clients.only(i), self.problem, algorithm, own) for i in range(clients.count)]
-        return Carry(algorithm.init(self.problem) if state is None else state, None)
-
-    def place(self, clients: ClientData) -> Placed:
-        """Leave the data where it is: every worker has its own."""
-        return Placed(clients, jnp.asarray(self.problem.client_weights(clients), float))
-
-    def remember(self, carry: Carry, client_states: Tree) -> Carry:
-        """Give the workers the states of an earlier run."""
-        client_states = client_states.dense() if isinstance(client_states, ClientStore) else client_states
-        for i, worker in enumerate(self.workers):
-            worker.state = jax.tree.map(lambda a, i=i: np.asarray(a)[i], client_states)
-        return carry
-
-    def client_states(self, carry: Carry) -> Tree:
-        """Return the workers' states, [N, ...]; only this, which a test may look at, crosses their walls."""
-        return jax.tree.map(lambda *rows: np.stack([np.asarray(r) for r in rows]), *(w.state for w in self.workers))
-
-    def most_rounds(self, cohort: int) -> int | None:
-        """Return None: the workers keep their states themselves."""
-        return None
-
-    def advance(
+    def __init__(
         self,
+        problem: Problem,
+        clients: ClientData,
         algorithm: Algorithm,
-        data: Placed,
-        key: Key,
-        carry: Carry,
-        first: int,
-        rounds: int,
+        conditions: Conditions,
+        seed: int,
+        trace: Trace | None,
+        start: Snapshot | None,
+    ):
+        self.problem, self.conditions, self.trace = problem, conditions, trace
+        self._algorithm, self._clients, self._key = algorithm, clients, keys.root(seed)
+        self._weights = jnp.asarray(problem.client_weights(clients), float)
+        own = algorithm.init_client(problem)
+        self.workers = [Worker(i, clients.only(i), problem, algorithm, own) for i in range(clients.count)]
+        self._judge = Judge(problem, clients)
+        self.round, self.messages = 0, []
+        self._state: Tree = None
+        if start is None:
+            self._state = algorithm.init(problem)
+        else:
+            self.restore(start)
+
+    @property
+    def state(self) -> Tree:
+        """The algorithm's state after the last round."""
+        return self._state
+
+    def advance(self, rounds: int) -> Progress:
+        """Run so many rounds more, one after another."""
+        done, before = [], self.snapshot()
+        try:
+            for _ in range(rounds):
+                done.append(self._one_round())
+        except KeyboardInterrupt:
+            self.restore(before)
+            raise
+        return jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *done)
+
+    def _one_round(self) -> Progress:
+        round_ = IsolatedRound(self, self._clients, self._weights, self._key, self.round, self.trace)
+        state = at_round(self._algorithm, self.round).round(self.problem, self._state, Clients(round_))
+        self._state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, self._state)
+        self.round, self.messages = self.round + 1, round_.messages
+        return Progress(round_.stacked_traffic(), round_.attendance() if self.conditions.record else ())
+
+    def snapshot(self) -> Snapshot:
+        """Return all that the run goes on from; only this, of all that is here, looks over the workers' walls."""
+        own = jax.tree.map(lambda *rows: np.stack([np.asarray(r) for r in rows]), *(w.state for w in self.workers))
+        return Snapshot(jax.tree.map(np.asarray, self._state), own, self.round)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from there."""
+        self._state, self.round = fitting(self._algorithm, self.problem, snapshot.state), snapshot.round
+        own = snapshot.client_states
+        if own is None:
+            return
+        own = own.dense() if isinstance(own, ClientStore) else own
+        for i, worker in enumerate(self.workers):
+            worker.state = jax.tree.map(lambda a, like, i=i: np.asarray(a, jnp.result_type(like))[i], own, worker.state)
+
+    def evaluate(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
+        """Return every number of every metric at the state."""
+        return self._judge(metrics, self._state)
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """The engine in which every client is a worker that has its own data only, and every exchange is bytes."""
+
+    def open(
+        self,
+        problem: Problem,
+        clients: ClientData,
+        algorithm: Algorithm,
+        conditions: Conditions,
+        *,
+        seed: int = 0,
         trace: Trace | None = None,
-        length: int | None = None,
-    ) -> tuple[Carry, Progress]:
-        """Run ``rounds`` rounds, one after another."""
-        done = []
-        for t in range(first, first + rounds):
-            round_ = IsolatedRound(self, data.clients, data.weights, key, t, trace)
-            state = at_round(algorithm, t).round(self.problem, carry.state, Clients(round_))
-            state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
-            carry, self.messages = Carry(state, None), round_.messages
-            done.append(Progress(round_.stacked_traffic(), round_.attendance() if self.conditions.record else ()))
-        return carry, jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *done)
+        start: Snapshot | None = None,
+    ) -> IsolatedExecution:
+        """Begin a run (see :class:`~fedminimax.engines.execution.Engine`)."""
+        return IsolatedExecution(problem, clients, algorithm, conditions, seed, trace, start)
 
 
 @functools.lru_cache(maxsize=64)
@@ -144,7 +179,7 @@ def _program(problem: Problem, function: str) -> Any:
 class IsolatedRound(Round):
     """A round whose clients are workers."""
 
-    def __init__(self, engine: Isolated, data: ClientData, weights: Any, key: Key, t: int, trace: Trace | None):
+    def __init__(self, engine: IsolatedExecution, data: ClientData, weights: Any, key: Key, t: int, trace: Trace | None):
         super().__init__(
             count=data.count,
             sizes=data.sizes,

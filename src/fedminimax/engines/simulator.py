@@ -7,27 +7,33 @@ side by side.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedminimax import devices as host
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys
-from fedminimax.engines.accounting import Message, Traffic
+from fedminimax.engines.accounting import Message
 from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
+from fedminimax.engines.evaluation import Judge
+from fedminimax.engines.execution import Execution, Progress, Snapshot, fitting
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
-from fedminimax.engines.store import JOURNAL, ClientStore
+from fedminimax.engines.store import DEVICE, HOST, JOURNAL, ClientStore, RowFormat
 from fedminimax.errors import InputError
+from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
 from fedminimax.players import Tree
 from fedminimax.problems.base import CHUNK
@@ -41,6 +47,12 @@ _SMALL_MODEL = 50_000
 """Parameters below which clients are faster side by side than one after another (measured: benchmarks/README.md)."""
 _SIDE_BY_SIDE = 2**24
 """How many parameters of all clients side by side are allowed at once."""
+_WORTH_SPLITTING = 20_000
+"""Parameters of a whole cohort above which cores are worth their meeting points (measured: benchmarks/README.md)."""
+_ON_DEVICE = 2**28
+"""Bytes of clients' states that are kept on the device unless told otherwise."""
+ROOM = 256
+"""Rounds for which a call has room: one number, so that runs of any length share a program."""
 _AXIS = "clients"
 
 
@@ -59,13 +71,6 @@ class Carry(NamedTuple):
 
     state: Tree
     client_states: Tree
-
-
-class Progress(NamedTuple):
-    """What came out of some rounds: counts and, when recorded, who was there (arrays over rounds)."""
-
-    traffic: Traffic
-    attendance: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -102,33 +107,18 @@ class Layout:
         return min(clients, max(1, _SIDE_BY_SIDE // parameters)) if small else 1
 
 
-class Simulator:
-    """Runs rounds of one algorithm on one problem. Programs are compiled once and kept for later runs."""
+class Program:
+    """The rounds of one kind of run, compiled: what runs alike share. It holds nothing of any of them."""
 
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
-        self.messages: list[Message] = []
-        self.store: ClientStore | None = None
+        self._messages: dict[Any, list[Message]] = {}
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
     @classmethod
-    def build(cls, problem: Problem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> Simulator:
-        """Return the simulator for this kind of run, from the store if there was one like it."""
+    def of(cls, problem: Problem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> Program:
+        """Return the program for this kind of run: the one that was made before, if there was."""
         return _stored(problem, jax.tree.structure(algorithm), conditions, layout)
-
-    def start(
-        self, algorithm: Algorithm, clients: ClientData, state: Tree | None = None, store: ClientStore | None = None
-    ) -> Carry:
-        """Return what the first round starts from.
-
-        Args:
-            algorithm: the method.
-            clients: the clients' data.
-            state: the algorithm's state; by default its first.
-            store: where the clients' states are, if they live on the host (``layout.host_state``).
-        """
-        self.store = store
-        return self._everywhere(self.spread(self.first(algorithm, state), clients.count))
 
     def first(self, algorithm: Algorithm, state: Tree | None = None) -> Carry:
         """Return what the first round starts from, with one client's own state in place of everybody's."""
@@ -148,28 +138,10 @@ class Simulator:
         """Put the data, and the weights p, where the rounds will run, once."""
         # Aligned host arrays (as ClientData makes them) are used in place by every host device, not copied.
         weights = np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
-        return self._everywhere(Placed(clients, weights))
+        return self.everywhere(Placed(clients, weights))
 
-    def remember(self, carry: Carry, client_states: Tree) -> Carry:
-        """Give the clients the states of an earlier run."""
-        if self.store is not None:
-            self.store.take(client_states)
-            return carry
-        dense = client_states.dense() if isinstance(client_states, ClientStore) else client_states
-        return carry._replace(client_states=self._everywhere(dense))
-
-    def client_states(self, carry: Carry) -> Tree:
-        """Return the clients' own states: arrays [N, ...], or the store."""
-        return jax.tree.map(np.asarray, carry.client_states) if self.store is None else self.store
-
-    def most_rounds(self, cohort: int) -> int | None:
-        """Return how many rounds a call may run before what clients remember must be made lasting; None: any number."""
-        return None if self.store is None else max(1, JOURNAL // max(1, cohort * self.store.row_bytes))
-
-    def _everywhere(self, tree: Tree) -> Tree:
+    def everywhere(self, tree: Tree) -> Tree:
         """Put a tree on every device. What stays on one would be sent to the others, and compiled for, at each call."""
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
-            return tree
         where = jax.devices()[0] if self.layout.devices == 1 else NamedSharding(self._mesh(), PartitionSpec())
         return jax.device_put(tree, where)
 
@@ -187,46 +159,32 @@ class Simulator:
         trace: Trace | None = None,
         length: int | None = None,
     ) -> tuple[Carry, Progress]:
-        """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) share a program."""
+        """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) are one program."""
         length = rounds if length is None else length
-        carry, progress = self._advance(algorithm, data.clients, data.weights, key, carry, first, rounds, trace, length=length)
-        if self.store is None:
-            return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
-        try:
-            carry = jax.block_until_ready(carry)
-        except KeyboardInterrupt:
-            jax.block_until_ready(carry)  # the rounds go on without us, and would write behind our back
-            self.store.rollback()
-            raise
-        self.store.commit()
-        return carry, jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+        return self._advance(algorithm, data.clients, data.weights, key, carry, first, rounds, trace, length=length)
 
-    def read_states(self, ids: Any, token: Any) -> Tree:
-        """Return the cohort's states from the host, inside a compiled program."""
-        assert self.store is not None
-        shape = jax.ShapeDtypeStruct((ids.shape[0], self.store.row_bytes), jnp.uint8)
-        # The store of the run under way, which need not be that of the run for which the program was compiled.
-        return self.store.unpack(io_callback(lambda ids, _: self.store.read_rows(ids), shape, ids, token))  # type: ignore[union-attr]
-
-    def write_states(self, ids: Any, here: Any, states: Tree, token: Any) -> Any:
-        """Take the cohort's states down on the host; return the token that whoever reads next must wait for."""
-        assert self.store is not None
-
-        def write(ids: Any, here: Any, rows: Any, token: Any) -> Any:
-            self.store.write_rows(ids, np.asarray(here), rows)  # type: ignore[union-attr]
-            return np.asarray(token)
-
-        return io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, self.store.pack(states), token)
+    def messages(self, algorithm: Algorithm, data: Placed, carry: Carry, trace: Trace | None) -> list[Message]:
+        """Return the exchanges of a round of such a run, which are known since it was compiled."""
+        return self._messages[_signature((algorithm, data.clients, carry, trace))]
 
     def one_round(
-        self, algorithm: Algorithm, clients: ClientData, weights: Any, key: Key, carry: Carry, t: Any, trace: Any
+        self,
+        algorithm: Algorithm,
+        clients: ClientData,
+        weights: Any,
+        key: Key,
+        carry: Carry,
+        t: Any,
+        trace: Any,
+        messages: list[Message] | None = None,
     ) -> tuple[Carry, Progress]:
-        """Carry out one round: the function that everything here compiles."""
+        """Carry out one round: the function that everything here compiles. Its exchanges are put into ``messages``."""
         current = at_round(algorithm, t)
         round_ = SimulatedRound(self, current, clients, weights, key, carry.client_states, t, trace)
         state = current.round(self.problem, carry.state, Clients(round_))
         state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
-        self.messages = round_.messages
+        if messages is not None:
+            messages[:] = round_.messages
         attendance = round_.attendance() if self.conditions.record else ()
         return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance)
 
@@ -243,10 +201,12 @@ class Simulator:
         *,
         length: int,
     ) -> tuple[Carry, Progress]:
+        messages: list[Message] = []
+
         def program(
             algorithm: Any, clients: Any, weights: Any, key: Any, carry: Any, first: Any, rounds: Any, trace: Any
         ) -> Any:
-            one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace)
+            one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace, messages)
             shapes = jax.eval_shape(one, carry, first)[1]
             room = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
 
@@ -257,6 +217,7 @@ class Simulator:
 
             return jax.lax.fori_loop(0, rounds, body, (carry, room))
 
+        self._messages[_signature((algorithm, clients, carry, trace))] = messages
         args = (algorithm, clients, weights, key, carry, first, rounds, trace)
         if self.layout.devices == 1:
             return program(*args)
@@ -265,12 +226,188 @@ class Simulator:
         return jax.shard_map(program, mesh=self._mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
 
 
+def _signature(tree: Tree) -> Any:
+    """Return what a program is compiled for: the structure, shapes and dtypes of its arguments."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+class Simulation(Execution):
+    """A run under way in the simulator."""
+
+    def __init__(
+        self,
+        program: Program,
+        clients: ClientData,
+        algorithm: Algorithm,
+        seed: int,
+        trace: Trace | None,
+        start: Snapshot | None,
+        store: ClientStore | None,
+    ):
+        self._program, self._algorithm, self._trace, self._store = program, algorithm, trace, store
+        self._data, self._key, self._count = program.place(clients), keys.root(seed), clients.count
+        self._judge: Judge | None = None
+        self._cohort = getattr(algorithm, "cohort_size", None) or clients.count
+        self.round, self.messages = 0, []
+        if start is None:
+            self._begin(None)
+        else:
+            self.restore(start)
+
+    def _begin(self, state: Tree | None) -> None:
+        program = self._program
+        carry = program.spread(program.first(self._algorithm, state), self._count)
+        if self._store is not None:  # the token says whose states the program reads and writes
+            carry = carry._replace(client_states=np.asarray(self._store.number, np.int32))
+        self._carry = program.everywhere(carry)
+
+    @property
+    def state(self) -> Tree:
+        """The algorithm's state after the last round."""
+        return self._carry.state
+
+    @property
+    def most_rounds(self) -> int | None:
+        """How many rounds may be run before what clients remember must be made lasting; None: any number."""
+        return None if self._store is None else max(1, JOURNAL // max(1, self._cohort * self._store.row_bytes))
+
+    def advance(self, rounds: int) -> Progress:
+        """Run so many rounds more, in one call of a compiled program."""
+        args = self._algorithm, self._data, self._key, self._carry, self.round, rounds, self._trace
+        carry, progress = self._program.advance(*args, length=max(rounds, ROOM))
+        if self._store is not None:
+            try:
+                carry = jax.block_until_ready(carry)
+            except KeyboardInterrupt:
+                jax.block_until_ready(carry)  # the rounds go on without us, and would write behind our back
+                self._store.rollback()
+                raise
+            self._store.commit()
+        progress = jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+        if not self.messages:
+            self.messages = self._program.messages(self._algorithm, self._data, self._carry, self._trace)
+        self._carry, self.round = carry, self.round + rounds
+        if self._store is not None:
+            self._store.rounds = self.round
+        return progress
+
+    def snapshot(self) -> Snapshot:
+        """Return all that the run goes on from, on the host."""
+        own = self._carry.client_states if self._store is None else None
+        kept = jax.tree.map(np.asarray, own) if self._store is None else self._store
+        return Snapshot(jax.tree.map(np.asarray, self._carry.state), kept, self.round)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from there."""
+        self._begin(fitting(self._algorithm, self._program.problem, snapshot.state))
+        self.round = snapshot.round
+        if snapshot.client_states is None:
+            return
+        if self._store is not None:
+            self._store.take(snapshot.client_states)
+            self._store.rounds = snapshot.round
+            return
+        own = snapshot.client_states
+        own = own.dense() if isinstance(own, ClientStore) else own
+        own = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), own, self._carry.client_states)
+        self._carry = self._carry._replace(client_states=self._program.everywhere(own))
+
+    def evaluate(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
+        """Return every number of every metric at the state."""
+        if self._judge is None:
+            self._judge = Judge(self._program.problem, self._data.clients)
+        return self._judge(metrics, self._carry.state)
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """The engine that compiles whole rounds, many of them a call. The default.
+
+    Args:
+        strategy: how clients are run: "vmap" (side by side), "map" (one after another), a number (that many side by side), or
+            "auto" (by the size of the model).
+        devices: how many cores or accelerators to split cohorts over; None: all where it pays.
+        client_store: where clients' own states (control variates) live: "device", "host" (its memory), or a folder for
+            memory-mapped files; None: on the device while they are small. On the host, cohorts run on one device.
+    """
+
+    strategy: Strategy = AUTO
+    devices: int | None = None
+    client_store: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        Layout(self.strategy)  # says what is wrong with it
+        where = self.client_store
+        if where is None:
+            return
+        if not isinstance(where, (str, os.PathLike)) or not str(where):
+            raise InputError(f"client_store must be 'device', 'host' or a folder, not {where!r}.")
+        if isinstance(where, str) and where not in (DEVICE, HOST) and where.lower() in (DEVICE, HOST):
+            raise InputError(f"client_store is {where!r}: did you mean {where.lower()!r}?")
+
+    def apart(self, name: str) -> Simulator:
+        """Return the engine for one of several runs: one that keeps clients' states in files gets a folder of its own."""
+        if self.client_store in (None, DEVICE, HOST):
+            return self
+        return replace(self, client_store=Path(self.client_store) / name)  # type: ignore[arg-type]
+
+    def open(
+        self,
+        problem: Problem,
+        clients: ClientData,
+        algorithm: Algorithm,
+        conditions: Conditions,
+        *,
+        seed: int = 0,
+        trace: Trace | None = None,
+        start: Snapshot | None = None,
+    ) -> Simulation:
+        """Begin a run (see :class:`~fedminimax.engines.execution.Engine`)."""
+        store = self._store(problem, clients, algorithm, start)
+        layout = self._layout(problem, clients, algorithm, store is not None)
+        program = Program.of(problem, algorithm, conditions, layout)
+        return Simulation(program, clients, algorithm, seed, trace, start, store)
+
+    def _store(
+        self, problem: Problem, clients: ClientData, algorithm: Algorithm, start: Snapshot | None
+    ) -> ClientStore | None:
+        """Return where the clients' states are to live on the host; None: on the device, or there are none."""
+        where = self.client_store
+        own = jax.eval_shape(lambda: algorithm.init_client(problem))
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own)) * clients.count
+        if own is None or where == DEVICE or (where is None and size <= _ON_DEVICE):
+            return None
+        initial = algorithm.init_client(problem)
+        if where is None or where == HOST:
+            return ClientStore(clients.count, initial)
+        folder = Path(where)
+        kept = None if start is None else start.client_states
+        if isinstance(kept, ClientStore) and kept.folder is not None and kept.folder.resolve() == folder.resolve():
+            if start is not None and kept.rounds != start.round:
+                raise InputError(
+                    f"The states in {folder} are those after {kept.rounds} rounds, but the result to continue has "
+                    f"{start.round}: continue the later result, or give another folder from the start."
+                )
+            return kept
+        return ClientStore(clients.count, initial, folder)
+
+    def _layout(self, problem: Problem, clients: ClientData, algorithm: Algorithm, host_state: bool) -> Layout:
+        cohort = getattr(algorithm, "cohort_size", None) or clients.count
+        parameters = players.size(problem.x0) + players.size(problem.y0)
+        worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
+        # One device reads and writes the host: several would wait for each other where replies are added up, and for the
+        # host, and may hold each other up for ever.
+        usable = host.usable(self.devices, worthwhile)
+        return Layout(self.strategy, 1 if host_state else usable, host_state)
+
+
 class SimulatedRound(Round):
     """A round whose clients are rows of arrays."""
 
     def __init__(
         self,
-        simulator: Simulator,
+        program: Program,
         algorithm: Algorithm,
         data: ClientData,
         weights: Any,
@@ -285,10 +422,10 @@ class SimulatedRound(Round):
             weights=weights,
             t=t,
             key=key,
-            conditions=simulator.conditions,
+            conditions=program.conditions,
             trace=trace,
         )
-        self.simulator, self.algorithm, self.data, self.client_states = simulator, algorithm, data, client_states
+        self.program, self.algorithm, self.data, self.client_states = program, algorithm, data, client_states
 
     @property
     def has_client_state(self) -> bool:
@@ -307,7 +444,7 @@ class SimulatedRound(Round):
         guard: Guard,
     ) -> Executed:
         """Run ``fn`` for the whole cohort: ``width`` clients side by side, in ``turns``, on each device."""
-        problem = self.simulator.problem
+        problem = self.program.problem
         devices, turns, width = self._places(cohort.size)
         stack = weights is None or guard.stacks
 
@@ -373,7 +510,7 @@ class SimulatedRound(Round):
 
             sums, stacked = jax.lax.scan(add, zero, rows)
         stacked = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:]), stacked)
-        if self.simulator.layout.devices > 1:
+        if self.program.layout.devices > 1:
             sums = jax.lax.psum(sums, _AXIS)
             stacked = jax.tree.map(lambda a: jax.lax.all_gather(a, _AXIS, tiled=True), stacked)
         value, accepted, state, note = jax.tree.map(lambda a: a[: cohort.size], stacked)
@@ -397,21 +534,25 @@ class SimulatedRound(Round):
         # A message counts between two sound nodes; one that is not sound hears its neighbours to no avail.
         return network.product(rows, sound[i] & sound[j] if check else None), ignored
 
+    @property
+    def _format(self) -> RowFormat:
+        return RowFormat(jax.eval_shape(lambda: self.algorithm.init_client(self.program.problem)))
+
     def _states_of(self, ids: jax.Array) -> Tree:
-        if self.simulator.layout.host_state:
-            return self.simulator.read_states(ids, self.client_states)
+        if self.program.layout.host_state:
+            return self._format.read(ids, self.client_states)
         return jax.tree.map(lambda a: a[ids], self.client_states)
 
     def _remember(self, ids: jax.Array, here: jax.Array, states: Tree) -> None:
-        if self.simulator.layout.host_state:
-            self.client_states = self.simulator.write_states(ids, here, states, self.client_states)
+        if self.program.layout.host_state:
+            self.client_states = self._format.write(ids, here, states, self.client_states)
             return
         where = jnp.where(here, ids, self.count)
         put = lambda all_, new: all_.at[where].set(new, mode="drop")
         self.client_states = jax.tree.map(put, self.client_states, states)
 
     def _places(self, size: int) -> tuple[int, int, int]:
-        problem, layout = self.simulator.problem, self.simulator.layout
+        problem, layout = self.program.problem, self.program.layout
         share = -(-size // layout.devices)
         ragged = self.data.largest > CHUNK and self.data.largest * self.data.count > 2 * self.data.total
         # Kernels with four axes are convolutions, whose matrix products side by side are many small ones.
@@ -452,5 +593,5 @@ class _Sums(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def _stored(problem: Problem, structure: Any, conditions: Conditions, layout: Layout) -> Simulator:
-    return Simulator(problem, conditions, layout)
+def _stored(problem: Problem, structure: Any, conditions: Conditions, layout: Layout) -> Program:
+    return Program(problem, conditions, layout)

@@ -6,6 +6,8 @@ cohort. Rows that nobody has written take no room (untouched pages of memory, ho
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -20,6 +23,49 @@ from fedminimax.players import Tree
 DEVICE, HOST = "device", "host"
 JOURNAL = 2**26
 """Bytes of new rows that may wait for :meth:`ClientStore.commit`."""
+_NUMBERS = itertools.count()
+_OPEN: weakref.WeakValueDictionary[int, ClientStore] = weakref.WeakValueDictionary()
+"""Every store that is in use, by its number."""
+
+
+class RowFormat:
+    """How one client's state is laid out as a row of bytes."""
+
+    def __init__(self, one: Tree):
+        leaves, self.structure = jax.tree.flatten(one)
+        self.shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        self.row_bytes = sum(shape.size * shape.dtype.itemsize for shape in self.shapes)
+
+    def unpack(self, rows: jax.Array) -> Tree:
+        """Return the states of which these are the bytes, inside a compiled program."""
+        leaves, first = [], 0
+        for shape in self.shapes:
+            width = shape.dtype.itemsize
+            part = rows[:, first : first + shape.size * width]
+            part = part.reshape(rows.shape[0], *shape.shape, *((width,) if width > 1 else ()))
+            leaves.append(part != 0 if shape.dtype == bool else lax.bitcast_convert_type(part, shape.dtype))
+            first += shape.size * width
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def pack(self, states: Tree) -> jax.Array:
+        """Return the bytes of stacked states, inside a compiled program."""
+        # As bytes, since what goes to the host may be rounded to 32 bits on its way (where x64 is on in one thread only).
+        numbers = [leaf.astype(np.uint8) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(states)]
+        return jnp.concatenate([lax.bitcast_convert_type(a, np.uint8).reshape(a.shape[0], -1) for a in numbers], axis=1)
+
+    def read(self, ids: Any, token: Any) -> Tree:
+        """Return a cohort's states from the store whose number the token is, inside a compiled program."""
+        shape = jax.ShapeDtypeStruct((ids.shape[0], self.row_bytes), jnp.uint8)
+        return self.unpack(io_callback(lambda ids, token: _OPEN[int(token)].read_rows(ids), shape, ids, token))
+
+    def write(self, ids: Any, here: Any, states: Tree, token: Any) -> Any:
+        """Take a cohort's states down in that store; return the token, which whoever reads next must wait for."""
+
+        def write(ids: Any, here: Any, rows: Any, token: Any) -> Any:
+            _OPEN[int(token)].write_rows(ids, np.asarray(here), rows)
+            return np.asarray(token)
+
+        return io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, self.pack(states), token)
 
 
 class ClientStore:
@@ -34,12 +80,13 @@ class ClientStore:
 
     Attributes:
         rounds: after how many rounds of a run these are the states.
+        number: by which compiled programs, that many runs share, know whose states to read and write.
     """
 
     def __init__(self, count: int, initial: Tree, folder: Path | None = None):
-        leaves, self._structure = jax.tree.flatten(jax.tree.map(np.asarray, initial))
-        self.shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-        self.row_bytes = sum(leaf.nbytes for leaf in leaves)
+        initial = jax.tree.map(np.asarray, initial)
+        leaves, format_ = jax.tree.leaves(initial), RowFormat(initial)
+        self._structure, self.shapes, self.row_bytes = format_.structure, format_.shapes, format_.row_bytes
         self.count, self.folder, self.rounds = count, folder, 0
         if folder is not None:
             if folder.exists() and not folder.is_dir():
@@ -54,6 +101,8 @@ class ClientStore:
         self._rows = self._room("states", (count, self.row_bytes), np.uint8)
         self._written = self._room("written", (count,), bool)
         self._journal: dict[int, np.ndarray] = {}
+        self.number = next(_NUMBERS)
+        _OPEN[self.number] = self
 
     def _room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         if self.folder is None:
@@ -92,23 +141,6 @@ class ClientStore:
             leaves.append(part.view(shape.dtype).reshape(len(rows), *shape.shape))
             first += size
         return jax.tree.unflatten(self._structure, leaves)
-
-    def unpack(self, rows: jax.Array) -> Tree:
-        """Return the states of which these are the bytes, inside a compiled program."""
-        leaves, first = [], 0
-        for shape in self.shapes:
-            width = shape.dtype.itemsize
-            part = rows[:, first : first + shape.size * width]
-            part = part.reshape(rows.shape[0], *shape.shape, *((width,) if width > 1 else ()))
-            leaves.append(part != 0 if shape.dtype == bool else lax.bitcast_convert_type(part, shape.dtype))
-            first += shape.size * width
-        return jax.tree.unflatten(self._structure, leaves)
-
-    def pack(self, states: Tree) -> jax.Array:
-        """Return the bytes of stacked states, inside a compiled program."""
-        # As bytes, since what goes to the host may be rounded to 32 bits on its way (where x64 is on in one thread only).
-        numbers = [leaf.astype(np.uint8) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(states)]
-        return jnp.concatenate([lax.bitcast_convert_type(a, np.uint8).reshape(a.shape[0], -1) for a in numbers], axis=1)
 
     def commit(self) -> None:
         """Make what was written lasting."""

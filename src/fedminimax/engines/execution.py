@@ -1,0 +1,134 @@
+"""What carries out a run: an engine opens an execution, and nothing of a run lives outside of it.
+
+An :class:`Engine` says how rounds are carried out, and may serve many runs at once. An :class:`Execution` is one run under way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientData
+from fedminimax.engines.accounting import Message, Traffic
+from fedminimax.engines.availability import Trace
+from fedminimax.engines.cohort import Conditions
+from fedminimax.errors import InputError
+from fedminimax.metrics.base import Metric
+from fedminimax.players import Tree
+from fedminimax.problems.robust import Problem
+
+
+class Snapshot(NamedTuple):
+    """All that a run goes on from: what comes next depends on it, on the seed and on the settings, and on nothing else.
+
+    Attributes:
+        state: the algorithm's state.
+        client_states: the clients' own states, where they have any: arrays [N, ...], or the store that they live in.
+        round: how many rounds have been run.
+    """
+
+    state: Tree
+    client_states: Tree = None
+    round: int = 0
+
+
+class Progress(NamedTuple):
+    """What came out of some rounds: counts and, when recorded, who was there (arrays over rounds)."""
+
+    traffic: Traffic
+    attendance: tuple[Any, ...]
+
+
+class Execution(ABC):
+    """One run under way: its state, its clients' states, the round that it has reached.
+
+    Attributes:
+        round: how many rounds have been run.
+        messages: the exchanges of one round, in order, once there was one.
+    """
+
+    round: int
+    messages: list[Message]
+
+    @property
+    @abstractmethod
+    def state(self) -> Tree:
+        """The algorithm's state after the last round."""
+
+    @property
+    def most_rounds(self) -> int | None:
+        """How many rounds :meth:`advance` may be asked for at once; None: any number."""
+        return None
+
+    @abstractmethod
+    def advance(self, rounds: int) -> Progress:
+        """Run so many rounds more. A call that is interrupted leaves everything as it was before."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """Return all that the run goes on from, on the host."""
+
+    @abstractmethod
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from there."""
+
+    @abstractmethod
+    def evaluate(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
+        """Return every number of every metric at the state."""
+
+    def close(self) -> None:  # noqa: B027  (most engines have nothing to let go of)
+        """Let go of what the run holds. Snapshots that were taken stay as they are."""
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """How rounds are carried out."""
+
+    def open(
+        self,
+        problem: Problem,
+        clients: ClientData,
+        algorithm: Algorithm,
+        conditions: Conditions,
+        *,
+        seed: int = 0,
+        trace: Trace | None = None,
+        start: Snapshot | None = None,
+    ) -> Execution:
+        """Begin a run.
+
+        Args:
+            problem: what to solve, bound to its clients (``problem.bind``).
+            clients: their data, as bound.
+            algorithm: the method.
+            conditions: who answers, what is let through, what is recorded.
+            seed: of all randomness.
+            trace: a record to replay.
+            start: where to go on from; None: the algorithm's own start, at round 0.
+        """
+        ...
+
+
+def fitting(algorithm: Algorithm, problem: Problem, state: Tree) -> Tree:
+    """Return a given state in the dtypes of the algorithm's own, or say that it does not fit."""
+    fresh = jax.eval_shape(lambda: algorithm.init(problem))
+    same = jax.tree.structure(fresh) == jax.tree.structure(state) and all(
+        jnp.shape(a) == b.shape for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True)
+    )
+    if not same:
+        raise InputError(
+            f"The given state does not fit {type(algorithm).__name__} on {problem.name}: it must have the structure and shapes "
+            f"of {type(algorithm).__name__}.init(problem)."
+        )
+    return jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), state, fresh)

@@ -1,0 +1,255 @@
+"""What watches a run: small objects that are told how it goes, and may ask it to stop.
+
+An observer has any of four methods, each given the :class:`Watched` run:
+
+- ``on_start(run)``: before the first round, with the metrics of the start;
+- ``on_rounds(run)``: after some rounds, as often as the engine comes back;
+- ``on_evaluation(run)``: when the metrics have been taken, also at the start;
+- ``on_end(run)``: at the end, also of a run that was interrupted.
+
+An observer that raises ends the run. Nothing is lost: the result is that of the rounds that were run, and says why it ended.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from fedminimax import checks
+from fedminimax.engines.execution import Snapshot
+from fedminimax.errors import InputError
+
+MOMENTS = ("on_start", "on_rounds", "on_evaluation", "on_end")
+
+
+class Watched:
+    """A run, as its observers see it.
+
+    Attributes:
+        method: the algorithm's name.
+        settings: the algorithm with its hyper-parameters, as text.
+        seed: the seed.
+        first: the round at which it began; above 0 where an earlier run is continued.
+        last: the round at which it will be over.
+        round: how many rounds have been run.
+        evaluation: the newest metrics, by name.
+        evaluated: after how many rounds they were taken.
+        costs: what the run has cost up to the newest evaluation: "floats_up", "grad_evals", ...
+        stopped: why it was asked to stop; None: it was not.
+    """
+
+    def __init__(self, method: str, settings: str, seed: int, first: int, last: int, execution: Any):
+        self.method, self.settings, self.seed, self.first, self.last = method, settings, seed, first, last
+        self.round = self.evaluated = first
+        self.evaluation: dict[str, float] = {}
+        self.costs: dict[str, float] = {}
+        self.stopped: str | None = None
+        self._execution = execution
+
+    @property
+    def state(self) -> Any:
+        """The algorithm's state."""
+        return self._execution.state
+
+    def snapshot(self) -> Snapshot:
+        """Return all that the run goes on from."""
+        return self._execution.snapshot()
+
+    def stop(self, reason: str) -> None:
+        """Ask the run to end now, and say why."""
+        self.stopped = self.stopped or reason
+
+
+class Observer:
+    """The base of the observers here. One of your own need not derive from it: it needs the methods that it cares for."""
+
+    def on_start(self, run: Watched) -> None:
+        """Do nothing before the first round."""
+
+    def on_rounds(self, run: Watched) -> None:
+        """Do nothing after some rounds."""
+
+    def on_evaluation(self, run: Watched) -> None:
+        """Do nothing with the metrics."""
+
+    def on_end(self, run: Watched) -> None:
+        """Do nothing at the end."""
+
+
+def checked(observers: Any) -> list[Any]:
+    """Return observers as a list, or say what is wrong with one of them."""
+    found = list(observers) if isinstance(observers, Iterable) else [observers]
+    for observer in found:
+        if isinstance(observer, type):
+            raise InputError(f"{observer.__name__} is a class: give an observer, such as {observer.__name__}(...).")
+        if not any(callable(getattr(observer, moment, None)) for moment in MOMENTS):
+            raise InputError(f"{type(observer).__name__} is no observer: it has none of the methods {', '.join(MOMENTS)}.")
+    return found
+
+
+def tell(observers: Iterable[Any], moment: str, run: Watched) -> None:
+    """Tell all observers; one that raises ends the run, with its name in the reason."""
+    for observer in observers:
+        try:
+            if (method := getattr(observer, moment, None)) is not None:
+                method(run)
+        except Exception as error:  # whatever it is, the run's state is worth more
+            run.stop(f"The observer {type(observer).__name__} raised {type(error).__name__}: {error}")
+
+
+class StopWhen(Observer):
+    """Stops a run when a metric is good enough, or has not become better for a while.
+
+    Args:
+        metric: its name in the history.
+        below: stop when it is below this.
+        above: stop when it is above this.
+        patience: stop when so many evaluations in a row have not brought a better value; which way is better must be said.
+        better: "lower" or "higher", for ``patience``.
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        *,
+        below: float | None = None,
+        above: float | None = None,
+        patience: int | None = None,
+        better: str | None = None,
+    ):
+        if below is None and above is None and patience is None:
+            raise InputError("StopWhen needs below=, above= or patience=: it would never stop a run.")
+        if patience is not None:
+            checks.integer("patience", patience)
+            if better not in ("lower", "higher"):
+                raise InputError(f"StopWhen with patience needs better='lower' or better='higher', not {better!r}.")
+        self.metric, self.below, self.above, self.patience = metric, below, above, patience
+        self._sign = -1.0 if better == "higher" else 1.0
+
+    def on_start(self, run: Watched) -> None:
+        """Look whether there is such a metric, and forget earlier runs."""
+        if self.metric not in run.evaluation:
+            known = ", ".join(run.evaluation) or "no metric"
+            raise InputError(f"there is no {self.metric!r} to watch: this run has {known}")
+        self._best, self._since = math.inf, 0
+
+    def on_evaluation(self, run: Watched) -> None:
+        """Stop the run if it is time."""
+        if self.metric not in run.evaluation:
+            return
+        value = run.evaluation[self.metric]
+        if self.below is not None and value < self.below:
+            run.stop(f"{self.metric} = {value:.6g} is below {self.below:g}")
+        if self.above is not None and value > self.above:
+            run.stop(f"{self.metric} = {value:.6g} is above {self.above:g}")
+        if self.patience is None or run.round == run.first:
+            return
+        better = self._sign * value < self._best
+        self._best, self._since = (self._sign * value, 0) if better else (self._best, self._since + 1)
+        if self._since >= self.patience:
+            run.stop(f"{self.metric} has not become better for {self._since} evaluations")
+
+
+class LogCSV(Observer):
+    """Writes a row for every evaluation to a CSV file, at once: what was written survives whatever happens to the run.
+
+    Args:
+        path: the file; a run that continues an earlier one adds to it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self._file: TextIO | None = None
+        self._columns: list[str] = []
+
+    def on_start(self, run: Watched) -> None:
+        """Open the file, and write the names of the columns unless they are there."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        going_on = run.first > 0 and self.path.exists()
+        self._columns = ["round", *run.evaluation, *run.costs]
+        if going_on:
+            with self.path.open(newline="") as before:
+                self._columns = next(csv.reader(before), self._columns)
+        self._file = self.path.open("a" if going_on else "w", newline="")
+        if not going_on:
+            csv.writer(self._file).writerow(self._columns)
+
+    def on_evaluation(self, run: Watched) -> None:
+        """Write a row. The one at the start of a run that goes on was written by the run before."""
+        if self._file is None or (run.round == run.first and run.first > 0):
+            return
+        row: Mapping[str, Any] = {"round": run.evaluated, **run.evaluation, **run.costs}
+        csv.writer(self._file).writerow([row.get(name, "") for name in self._columns])
+        self._file.flush()
+
+    def on_end(self, run: Watched) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class TensorBoard(Observer):
+    """Writes metrics and costs for TensorBoard (needs tensorboardX: the extra ``track``).
+
+    Args:
+        folder: where the event files go.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
+        self._writer = _wanted("tensorboardX", "TensorBoard").SummaryWriter(str(self.folder))
+
+    def on_evaluation(self, run: Watched) -> None:
+        """Write the newest numbers."""
+        for name, value in {**run.evaluation, **run.costs}.items():
+            self._writer.add_scalar(name, value, run.evaluated)
+
+    def on_end(self, run: Watched) -> None:
+        """Write out what is waiting."""
+        self._writer.flush()
+
+
+class MLflow(Observer):
+    """Logs settings, metrics and costs to MLflow (the extra ``track``), as one run.
+
+    Args:
+        experiment: the experiment's name; None: the one that is set.
+        tracking_uri: where MLflow keeps its runs; None: as it is set up.
+    """
+
+    def __init__(self, experiment: str | None = None, tracking_uri: str | None = None):
+        self._mlflow = _wanted("mlflow", "MLflow")
+        self.experiment, self.tracking_uri = experiment, tracking_uri
+
+    def on_start(self, run: Watched) -> None:
+        """Begin a run, with the settings as its parameters."""
+        if self.tracking_uri is not None:
+            self._mlflow.set_tracking_uri(self.tracking_uri)
+        if self.experiment is not None:
+            self._mlflow.set_experiment(self.experiment)
+        self._mlflow.start_run(run_name=run.method)
+        self._mlflow.log_params({"method": run.method, "settings": run.settings[:500], "seed": run.seed})
+
+    def on_evaluation(self, run: Watched) -> None:
+        """Log the newest numbers."""
+        numbers = {**run.evaluation, **run.costs}
+        self._mlflow.log_metrics({name.replace("%", ""): float(v) for name, v in numbers.items()}, step=run.evaluated)
+
+    def on_end(self, run: Watched) -> None:
+        """End the run."""
+        self._mlflow.end_run()
+
+
+def _wanted(package: str, observer: str) -> Any:
+    """Import a package of the extra ``track``, or say how to get it."""
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise InputError(f"{observer} needs {package}: pip install 'fedminimax[track]'.") from None

@@ -1,0 +1,93 @@
+"""What a run leaves behind, put together while it goes: evaluations, costs, and who took part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedminimax.engines import accounting
+from fedminimax.engines.accounting import Message
+from fedminimax.engines.execution import Progress
+from fedminimax.engines.trace import Trace
+from fedminimax.result import Result
+
+
+class Story:
+    """The record of a run under way, after that of the run that it continues.
+
+    Args:
+        before: the result that is continued; None: none.
+        first: the round at which the run begins.
+    """
+
+    def __init__(self, before: Result | None, first: int):
+        self._before, self._first = before, first
+        self._evaluations: list[tuple[int, dict[str, float]]] = []
+        self._costs: list[dict[str, np.ndarray]] = []
+        self._attendance: list[tuple[Any, ...]] = []
+        self.total: dict[str, float] = {}
+        """What all rounds have cost so far."""
+        if before is not None:
+            self.total = {name: values.sum().item() for name, values in before.costs.items()}
+
+    def went_on(self, messages: list[Message], progress: Progress) -> None:
+        """Take down some rounds."""
+        costs = accounting.history(messages, progress.traffic)
+        self._costs.append(costs)
+        self._attendance.append(progress.attendance)
+        self.total = {name: self.total.get(name, 0) + values.sum().item() for name, values in costs.items()}
+
+    def evaluated(self, now: int, values: dict[str, float]) -> None:
+        """Take down an evaluation."""
+        self._evaluations.append((now, values))
+
+    @property
+    def last_evaluation(self) -> int:
+        """After how many rounds the metrics were taken last."""
+        return self._evaluations[-1][0]
+
+    def costs(self) -> dict[str, np.ndarray]:
+        """Return the costs of every round, from round 0 on."""
+        so_far = {} if self._before is None else self._before.costs
+        if not self._costs:
+            return so_far
+        costs = {name: np.concatenate([part[name] for part in self._costs]) for name in self._costs[0]}
+        # What was not counted then, or in rounds before the first, is none.
+        before = lambda name, values: so_far.get(name, np.zeros(self._first, values.dtype))
+        return {name: np.concatenate([before(name, values), values]) for name, values in costs.items()}
+
+    def history(self) -> dict[str, np.ndarray]:
+        """Return the metrics, and the costs up to then, at every evaluation."""
+        costs, evaluations, before = self.costs(), self._evaluations, self._before
+        if before is not None and list(before.history["round"][-1:]) == [evaluations[0][0]]:
+            evaluations = evaluations[1:]
+        rounds = np.array([t for t, _ in evaluations], np.int64)
+        names = evaluations[0][1] if evaluations else {}
+        history = {name: np.array([values[name] for _, values in evaluations]) for name in names}
+        history = {"round": rounds, **history}
+        if before is not None:
+            earlier, later = len(before.history["round"]), len(rounds)
+            missing = lambda n: np.full(n, np.nan)
+            history = {
+                n: np.concatenate([before.history.get(n, missing(earlier)), history.get(n, missing(later))])
+                for n in dict.fromkeys([*before.history, *history])
+                if n not in costs
+            }
+        for name, values in costs.items():
+            history[name] = np.concatenate([[0], np.cumsum(values)])[history["round"]]
+        return history
+
+    def trace(self) -> Trace:
+        """Return who took part, from round 0 on."""
+        parts, before = list(self._attendance), self._before
+        if before is not None and before.trace is not None:
+            old = before.trace
+            parts.insert(0, (old.cohorts, old.invited, old.answers, old.draws, old.waited))
+        if not parts:
+            return Trace()
+        cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+        return Trace(
+            cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited)
+        )
