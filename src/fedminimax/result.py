@@ -12,8 +12,8 @@ import pandas as pd
 
 from fedminimax.engines import wire
 from fedminimax.engines.accounting import Message
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.store import ClientStore
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
