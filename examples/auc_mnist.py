@@ -35,7 +35,7 @@ def main() -> None:
     }
     judge = {"train": fm.metrics.AUC(), "test": fm.metrics.AUC(data=test)}
     curves = fm.compare(
-        problem, clients, methods, rounds=options.rounds, match_upload=True, metrics=judge, eval_every=20, watch="test"
+        problem, clients, methods, rounds=options.rounds, match_upload=True, metrics=judge, eval_every=20, progress="test"
     )
     print(curves.table("test").to_string(float_format="{:.4g}".format))
     curves.plot("test", against="floats_up", label="test AUC").figure.savefig(options.out, dpi=130)

@@ -35,7 +35,7 @@ def main() -> None:
     judge = fm.metrics.ClassAccuracy(images.test, images.classes)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for name, method in methods.items():
-        result = fm.run(problem, clients, method, rounds=options.rounds, eval_every=5, metrics=judge, watch="accuracy/worst")
+        result = fm.run(problem, clients, method, rounds=options.rounds, eval_every=5, metrics=judge, progress="accuracy/worst")
         print(f"{name}: average {result.final()['accuracy/mean']:.1%}, worst class {result.final()['accuracy/worst']:.1%}")
         for ax, metric in zip(axes, ("accuracy/mean", "accuracy/worst"), strict=True):
             result.plot(metric, ax=ax, label=name)

@@ -33,7 +33,7 @@ def main() -> None:
     problem = fm.problems.gan(generator, discriminator, clients, saturating=False)
     method = fm.CDMAGE(0.1, 0.03, local_steps=20, batch_size=30, cohort_size=5)
     judge = fm.metrics.InceptionScore(fm.metrics.train_classifier(options.data, epochs=3), samples=2000)
-    result = fm.run(problem, clients, method, rounds=options.rounds, eval_every=100, metrics=judge, watch="inception/score")
+    result = fm.run(problem, clients, method, rounds=options.rounds, eval_every=100, metrics=judge, progress="inception/score")
     final = result.final()
     print(f"Inception score {final['inception/score']:.2f}, by a classifier of {final['inception/classifier_accuracy']:.1%}")
     pictures = problem.generate(result.x, jax.random.key(0), 100)

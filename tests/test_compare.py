@@ -123,7 +123,7 @@ def test_a_run_that_was_stopped_is_drawn_as_far_as_it_went(task, curves):
 
 def test_every_run_has_a_folder_of_its_own_for_its_clients_states(task, tmp_path):
     methods = {"a": METHODS["CODASCA"], "b": METHODS["CODASCA"]}
-    fm.compare(task.problem, task.clients, methods, rounds=1, seeds=(0, 1), client_store=tmp_path)
+    fm.compare(task.problem, task.clients, methods, rounds=1, seeds=(0, 1), engine=fm.Simulator(client_store=tmp_path))
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["a-0", "a-1", "b-0", "b-1"]
 
 

@@ -45,13 +45,19 @@ from fedminimax.algorithms import (  # noqa: E402
 )
 from fedminimax.compare import Curves, compare  # noqa: E402
 from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
-from fedminimax.engines.availability import Availability, Delay, Trace, Wave  # noqa: E402
+from fedminimax.engines.availability import Availability, Delay, Wave  # noqa: E402
+from fedminimax.engines.execution import Snapshot  # noqa: E402
 from fedminimax.engines.guard import Guard  # noqa: E402
+from fedminimax.engines.isolated import Isolated  # noqa: E402
+from fedminimax.engines.simulator import Simulator  # noqa: E402
+from fedminimax.engines.trace import Trace  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
 from fedminimax.network import Network  # noqa: E402
+from fedminimax.observers import LogCSV, MLflow, StopWhen, TensorBoard  # noqa: E402
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402
 from fedminimax.players import Point  # noqa: E402
 from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task  # noqa: E402
+from fedminimax.progress import ProgressBar  # noqa: E402
 from fedminimax.result import Result  # noqa: E402
 from fedminimax.run import run  # noqa: E402
 from fedminimax.schedules import Piecewise, PowerDecay  # noqa: E402
@@ -89,11 +95,14 @@ __all__ = [
     "GeneratedClients",
     "Guard",
     "InputError",
+    "Isolated",
     "LocalExtraStep",
     "LocalNN",
     "LocalSGDA",
     "LocalSGDAPlus",
     "LocalTraining",
+    "LogCSV",
+    "MLflow",
     "MinimaxProblem",
     "Momentum",
     "Network",
@@ -103,6 +112,7 @@ __all__ = [
     "Plain",
     "Point",
     "PowerDecay",
+    "ProgressBar",
     "Proximal",
     "QFair",
     "QFedAvg",
@@ -110,11 +120,15 @@ __all__ = [
     "RobustProblem",
     "ScaffPD",
     "Scaffold",
+    "Simulator",
     "Sliding",
     "SlidingNN",
     "SmoothedGDA",
+    "Snapshot",
+    "StopWhen",
     "Sweep",
     "Task",
+    "TensorBoard",
     "Trace",
     "UniformSteps",
     "Wave",

@@ -6,27 +6,23 @@ import functools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 from fedminimax import plots
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import keys
-from fedminimax.engines.cohort import Conditions
-from fedminimax.engines.simulator import MAP, Layout, Simulator
-from fedminimax.engines.store import DEVICE, HOST
+from fedminimax.engines.execution import Engine
+from fedminimax.engines.simulator import rehearse
 from fedminimax.errors import InputError
+from fedminimax.inputs import check_input
 from fedminimax.metrics import Metric, Problem
 from fedminimax.metrics import named as named_metrics
 from fedminimax.problems.robust import SharedForm
 from fedminimax.result import Result
-from fedminimax.run import check_input, run
+from fedminimax.run import SIMULATOR, engine_of, run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,6 +87,7 @@ def compare(
     seeds: Iterable[int] = (0,),
     match_upload: bool | str | int = False,
     metrics: Iterable[Metric] | Mapping[str, Metric] | Metric = (),
+    engine: str | Engine = SIMULATOR,
     **options: Any,
 ) -> Curves:
     """Run several methods on one problem with the same seeds.
@@ -105,8 +102,8 @@ def compare(
             what the first method does (True), what a named one does, or a given number of floats. What a method uploads is
             read off its own messages.
         metrics: as for :func:`fedminimax.run`.
-        options: passed to :func:`fedminimax.run`. A folder for clients' states (``client_store=``) gets a
-            folder in it for each run.
+        engine: as for :func:`fedminimax.run`. One that keeps clients' states in files gets a folder in it for each run.
+        options: passed to :func:`fedminimax.run`.
     """
     if "seed" in options:
         raise InputError("compare runs every method with several seeds: give seeds=(0, 1, 2), not seed.")
@@ -115,8 +112,7 @@ def compare(
     if isinstance(seeds, (int, np.integer, str)):
         raise InputError(f"seeds must be several, such as range(3) or (0, 1, 2), not {seeds!r}.")
     judged = named_metrics(metrics)  # once: an iterator would be used up by the first run
-    folder = options.pop("client_store", None)
-    in_files = folder is not None and folder not in (DEVICE, HOST)
+    carrier = engine_of(engine)
     named = dict(methods) if isinstance(methods, Mapping) else {type(m).__name__: m for m in methods}
     if not named:
         raise InputError("There is nothing to compare: give at least one algorithm.")
@@ -128,9 +124,9 @@ def compare(
     results: dict[str, list[Result]] = {name: [] for name in named}
     for seed in seeds:
         for name, method in named.items():
-            store = Path(folder) / f"{name}-{seed}" if in_files else folder
+            apart = getattr(carrier, "apart", lambda name: carrier)(f"{name}-{seed}")
             results[name].append(
-                run(problem, clients, method, rounds=rounds, seed=seed, metrics=judged, client_store=store, **options)
+                run(problem, clients, method, rounds=rounds, seed=seed, metrics=judged, engine=apart, **options)
             )
             if results[name][-1].interrupted:
                 return Curves({n: r for n, r in results.items() if r}, named)
@@ -143,13 +139,10 @@ def upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algori
     Nothing is run, but for methods that ask only a part of a cohort (DeltaFL): of those one round is, with the seed 0.
     """
     bound, data = check_input(problem, clients, algorithm, 0)
-    simulator = Simulator(bound, Conditions(), Layout(MAP))
-    weights = jnp.asarray(bound.client_weights(data))
-    carry = jax.eval_shape(lambda: simulator.start(algorithm, data))
-    jax.eval_shape(lambda c: simulator.one_round(algorithm, data, weights, keys.root(0), c, 0, None), carry)
-    if any(message.part for message in simulator.messages):
+    messages = rehearse(bound, algorithm, data).messages
+    if any(message.part for message in messages):
         return int(run(problem, clients, algorithm, rounds=1, progress=False).costs["floats_up"][0])
-    return sum(message.places * sum(message.up.values()) for message in simulator.messages)
+    return sum(message.places * sum(message.up.values()) for message in messages)
 
 
 def at_upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algorithm, floats: int) -> Algorithm:

@@ -53,7 +53,7 @@ def demo(folder: Path, data: str = "digits", rounds: int = 150, seed: int = 0, c
     )
     judge = metrics.ClassAccuracy(images.test, images.classes)
     results = {
-        name: run(problem, clients, method, rounds=rounds, seed=seed, eval_every=5, metrics=judge, watch=WORST)
+        name: run(problem, clients, method, rounds=rounds, seed=seed, eval_every=5, metrics=judge, progress=WORST)
         for name, method in methods().items()
     }
     console.print(_table(results))

@@ -182,8 +182,7 @@ def compare(
                 seed=seed,
                 eval_every=every,
                 metrics=judges,
-                progress=progress,
-                watch=f"{test.name}/worst20",
+                progress=f"{test.name}/worst20" if progress is None else progress,
             )
             for seed in range(seeds)
         ]

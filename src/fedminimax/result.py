@@ -12,8 +12,8 @@ import pandas as pd
 
 from fedminimax.engines import wire
 from fedminimax.engines.accounting import Message
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.store import ClientStore
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
@@ -40,6 +40,7 @@ class Result:
         seconds: the wall time of all calls but the first.
         compile_seconds: the wall time of the first call: compilation (unless it was kept from an earlier run) and one round.
         interrupted: whether Ctrl-C ended it early; it can be continued with ``run(..., start=result)``.
+        stopped: why an observer ended it early; None: none did.
     """
 
     state: Any
@@ -55,6 +56,7 @@ class Result:
     seconds: float = 0.0
     compile_seconds: float = 0.0
     interrupted: bool = False
+    stopped: str | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -134,4 +136,4 @@ class Result:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} = {v:.4g}" for k, v in self.final().items() if k not in self.costs)
-        return f"Result({self.method}: {shown}{', interrupted' if self.interrupted else ''})"
+        return f"Result({self.method}: {shown}{', interrupted' if self.interrupted else ''}{', stopped' if self.stopped else ''})"

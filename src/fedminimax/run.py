@@ -20,7 +20,7 @@ from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import ROOM, Simulator, rehearse
 from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
-from fedminimax.inputs import check_input
+from fedminimax.inputs import beginning, check_input
 from fedminimax.metrics import Metric, Problem, named
 from fedminimax.observers import Watched, checked, tell
 from fedminimax.players import Tree
@@ -49,7 +49,7 @@ def run(
     availability: Availability | None = None,
     trace: Trace | None = None,
     record: bool = False,
-    start: Result | Snapshot | Mapping[str, Tree] | None = None,
+    start: Result | Snapshot | Tree | None = None,
     progress: bool | str | None = None,
     observers: Any = (),
 ) -> Result:
@@ -73,16 +73,23 @@ def run(
         trace: a record of cohorts and local steps to replay.
         record: keep a trace of this run in the result.
         start: what to start from. A result is continued exactly, from its last round and with its seed. A
-            ``Snapshot(state, client_states, round)`` gives an algorithm's whole state, the clients' own where they have any, and
-            the number of the next round, which schedules, traces and randomness go by. A dict gives some fields of the state
-            by name, such as ``{"z": z0}`` of FessGDA, the others and the players being the algorithm's own.
+            ``Snapshot(state, client_states, round)`` gives an algorithm's state, the clients' own where they have any, and
+            the number of the next round, which schedules, traces and randomness go by; a state alone is taken at round 0. A
+            dict gives some fields of the state but the players by name, such as ``{"z": z0}`` of FessGDA.
         progress: show a progress bar, with the metric of this name or the first; by default on a terminal only.
         observers: what else watches the run (see :mod:`fedminimax.observers`).
     """
     problem, clients = check_input(problem, clients, algorithm, rounds, eval_every)
     before = start if isinstance(start, Result) else None
-    _check_options(algorithm, seed, availability, clients, record, before)
-    begin = _beginning(algorithm, problem, start)
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise InputError(f"seed must be a whole number, not {seed!r}.")
+    if availability is not None:
+        if not isinstance(availability, Availability):
+            raise InputError(f"availability must be an Availability, such as Availability(0.5), not {availability!r}.")
+        availability.check(clients.count)
+    if record and before is not None and before.trace is None:
+        raise InputError("The result to continue has no trace to add to: record from the first round on.")
+    begin = beginning(algorithm, problem, clients.count, start)
     first = 0 if begin is None else begin.round
     if record and before is None and first > 0:
         raise InputError("A trace has a row for every round from 0 on: record from the first round on, or continue a result.")
@@ -91,17 +98,16 @@ def run(
     if trace is not None:
         if not isinstance(trace, Trace):
             raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
-        asked = rehearse(problem, algorithm, clients, conditions)
+        asked = rehearse(problem, algorithm, clients, conditions).asked
         trace = trace.check(first + rounds, clients.count).fit(asked, type(algorithm).__name__, first + rounds)
     judged, watching = named(metrics), checked(observers)
-    shown = progress if isinstance(progress, str) else None
-    watching.insert(0, ProgressBar(shown, wanted=None if progress is None else bool(progress)))
+    metric, wanted = (progress, None) if isinstance(progress, str) else (None, progress)
+    watching.insert(0, ProgressBar(metric, wanted))
     carrier = engine_of(engine)
     with carrier.open(problem, clients, algorithm, conditions, seed=seed, trace=trace, start=begin) as execution:
         watched = Watched(type(algorithm).__name__, repr(algorithm), seed, first, first + rounds, execution)
         loop = _Loop(execution, judged, watching, watched, Story(before, first), eval_every or max(1, rounds // 50))
-        if begin is None or not isinstance(problem, PersonalizedProblem):
-            watched.costs = dict.fromkeys(accounting.COSTS, 0.0)
+        watched.costs = dict.fromkeys(accounting.names(gossip=isinstance(problem, PersonalizedProblem)), 0)
         interrupted = loop.go()
         end = execution.snapshot()
         messages = execution.messages or ([] if before is None else before.messages)

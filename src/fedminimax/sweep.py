@@ -20,11 +20,11 @@ from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.guard import Guard
-from fedminimax.engines.simulator import AUTO, Carry, Layout, Simulator, Strategy
+from fedminimax.engines.simulator import AUTO, Carry, Layout, Program, Script, Strategy
 from fedminimax.errors import InputError
+from fedminimax.inputs import check_input
 from fedminimax.metrics import HIGHER, LOWER, Metric, Problem, direction, evaluate, named
 from fedminimax.problems.robust import SharedForm
-from fedminimax.run import check_input
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -187,9 +187,9 @@ def sweep(
         for point in points:  # each is checked as a user's own would be
             shaped.replace(**dict(zip(real, point, strict=True)))
         columns = {name: np.array([p[k] for p in points], float) for k, name in enumerate(real)}
-        simulator = Simulator.build(problem, shaped, conditions, Layout(strategy, 1))
+        program = Program.of(problem, shaped, conditions, Layout(strategy, 1))
         parts.append(
-            _run_all(simulator, shaped, columns, len(points), chosen, clients, rounds, every, judged, devices, side_by_side)
+            _run_all(program, shaped, columns, len(points), chosen, clients, rounds, every, judged, devices, side_by_side)
         )
     history = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "round"}
     ordered = {name: [setting[name] for setting in settings] for name in grid}
@@ -203,7 +203,7 @@ def sweep(
 
 
 def _run_all(
-    simulator: Simulator,
+    rounds_of: Program,
     algorithm: Algorithm,
     columns: dict[str, np.ndarray],
     points: int,
@@ -215,7 +215,7 @@ def _run_all(
     devices: int | None,
     side_by_side: int | None,
 ) -> dict[str, np.ndarray]:
-    problem = simulator.problem
+    problem, script = rounds_of.problem, Script()
     data = jax.tree.map(jnp.asarray, clients)
     weights = jnp.asarray(problem.client_weights(clients), float)
     # Settings inside, seeds outside: runs with the same seed draw the same cohorts and batches, so these are drawn once.
@@ -225,7 +225,7 @@ def _run_all(
     columns = {name: room(values, by_settings) for name, values in columns.items()}
     seeds_in = room(np.asarray(seeds, np.uint32), not by_settings)
     # Where runs start is an argument of the program, never a constant in it: XLA on CPUs multiplies by constants wrongly.
-    first = lambda values: simulator.first(algorithm.replace(**values))
+    first = lambda values: rounds_of.first(algorithm.replace(**values))
     firsts = jax.vmap(first)(columns) if columns else jax.tree.map(lambda a: jnp.asarray(a)[None], first({}))
 
     judge = lambda state, data: evaluate(metrics, problem, data, state)
@@ -234,10 +234,10 @@ def _run_all(
         values, first = setting
         method = algorithm.replace(**values)
         key = keys.root(seed)
-        start = simulator.spread(first, data.count)
+        start = rounds_of.spread(first, data.count)
 
         def stretch(carry: Carry, block: Any) -> Any:
-            step = lambda carry, k: simulator.one_round(method, data, weights, key, carry, block * every + k, None)
+            step = lambda carry, k: rounds_of.one_round(method, data, weights, key, carry, block * every + k, None, script)
             carry, done = jax.lax.scan(step, carry, jnp.arange(every))
             return carry, (judge(carry.state, data), done.traffic)
 
@@ -269,7 +269,7 @@ def _run_all(
     values, traffic = jax.jit(program)((columns, firsts), seeds_in, data, weights)
     shape = lambda a: np.swapaxes(np.asarray(a)[: len(seeds), :points], 0, 1)
     history = {name: shape(v) for name, v in values.items()}
-    costs = accounting.history(simulator.messages, jax.tree.map(shape, traffic))
+    costs = accounting.history(script.messages, jax.tree.map(shape, traffic))
     for name, cost in costs.items():
         so_far = np.concatenate([np.zeros((*cost.shape[:-1], 1), np.int64), np.cumsum(cost, axis=-1)], axis=-1)
         history[name] = so_far[..., ::every]

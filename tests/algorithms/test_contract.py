@@ -67,7 +67,7 @@ def close(a, b, tolerance=1e-10):
 
 def go(task, algorithm, **options):
     # One layout and one kind of record wherever they are not what is tested: the tests of a row then share their programs.
-    fixed = {"strategy": "vmap", "devices": 1, "record": True}
+    fixed = {"engine": fm.Simulator("vmap", 1), "record": True}
     alone = isinstance(task.problem, fm.PersonalizedProblem)
     value = {"value": fm.metrics.Residual()} if alone else fm.metrics.Value()
     defaults = {"rounds": ROUNDS, "seed": 3, "eval_every": ROUNDS, "metrics": value, **fixed}
@@ -94,7 +94,7 @@ def test_strategies_devices_and_engines_give_one_trajectory(row, task):
     leaves = lambda state: [np.asarray(a) for a in jax.tree.leaves(state) if jnp.issubdtype(a.dtype, jnp.floating)]
     moved = [np.abs(a - b).max() for a, b in zip(leaves(reference.state), leaves(first_state(row, task)), strict=True)]
     assert max(moved) > 1e-4, "a method that does not move proves nothing"
-    layouts = [] if row.variant else [{"strategy": 2, "devices": 2}]  # side by side, in turns and on two devices at once
+    layouts = [] if row.variant else [{"engine": fm.Simulator(2, 2)}]  # side by side, in turns and on two devices at once
     for options in (*layouts, {"engine": "isolated"}):
         other = go(task, row.algorithm, **options)
         close(reference.state, other.state)
@@ -113,7 +113,7 @@ def test_float32_stays_float32(row):
 def test_unequal_clients_side_by_side_in_turn_or_as_workers_agree(row):
     task = make_task(row.tasks[1])
     reference = go(task, row.algorithm)
-    for options in ({"strategy": "map"}, {"engine": "isolated"}):
+    for options in ({"engine": fm.Simulator("map", 1)}, {"engine": "isolated"}):
         close(reference.state, go(task, row.algorithm, **options).state, 1e-5)
 
 

@@ -20,7 +20,7 @@ def task(x64):
 
 
 def go(task, algorithm, rounds=5, **options):
-    fixed = {"seed": 7, "devices": 1, "strategy": "vmap", "eval_every": rounds}
+    fixed = {"seed": 7, "engine": fm.Simulator("vmap", 1), "eval_every": rounds}
     return fm.run(task.problem, task.clients, algorithm, rounds=rounds, **{**fixed, **options})
 
 
@@ -179,10 +179,10 @@ def test_one_minibatch_serves_both_points_of_the_correction(x64):
     exact = fm.problems.quadratic(4, examples=16, noise=0.0, heterogeneity=0.5, seed=2)
     np.testing.assert_allclose(noisy.solution.x, exact.solution.x, rtol=1e-6)
     method = fm.CDMAGE(0.02, 0.02, local_steps=4, batch_size=1)
-    result = fm.run(noisy.problem, noisy.clients, method, rounds=600, devices=1, eval_every=600)
+    result = fm.run(noisy.problem, noisy.clients, method, rounds=600, engine=fm.Simulator(devices=1), eval_every=600)
     assert distance(noisy, result) < 1e-8
     uncorrected = fm.CDMA(0.02, 0.02, local_steps=4, batch_size=1)
-    assert distance(noisy, fm.run(noisy.problem, noisy.clients, uncorrected, rounds=600, devices=1, eval_every=600)) > 0.1
+    assert distance(noisy, fm.run(noisy.problem, noisy.clients, uncorrected, rounds=600, engine=fm.Simulator(devices=1), eval_every=600)) > 0.1
 
 
 def test_extra_steps_equal_their_box(task):
@@ -307,7 +307,7 @@ def test_extra_steps_solve_a_bilinear_game_where_plain_ones_spiral_out(x64):
     problem = fm.MinimaxProblem(loss, jnp.ones(2), jnp.ones(2))
     clients = fm.ClientData.equal({"b": np.ones(3)}, 3)
     steps = {"lr_x": 0.3, "lr_y": 0.3, "local_steps": 5}
-    size = lambda method: float(np.linalg.norm(fm.run(problem, clients, method, rounds=40, devices=1).x))
+    size = lambda method: float(np.linalg.norm(fm.run(problem, clients, method, rounds=40, engine=fm.Simulator(devices=1)).x))
     assert size(fm.ExtraStepLocalSGD(**steps)) < 1e-3
     assert size(fm.LocalSGDA(**steps)) > 100
 

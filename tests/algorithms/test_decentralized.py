@@ -30,7 +30,7 @@ def task_on(graph, coupling=0.7, **options):
 
 
 def go(task, algorithm, rounds, **options):
-    fixed = {"devices": 1, "strategy": "vmap", "eval_every": rounds, "seed": 5}
+    fixed = {"engine": fm.Simulator("vmap", 1), "eval_every": rounds, "seed": 5}
     return fm.run(task.problem, task.clients, algorithm, rounds=rounds, **{**fixed, **options})
 
 

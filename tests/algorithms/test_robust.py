@@ -455,7 +455,7 @@ def test_weights_history_and_spread(task):
 
 @pytest.mark.parametrize("method", [fm.AFL(0.05, 0.1), fm.ScaffPD(0.1, 0.1), fm.Scaffold(0.05)], ids=lambda m: type(m).__name__)
 def test_a_run_compiles_its_rounds_once(task, method):
-    go(task, method, rounds=3, strategy="vmap", devices=1)
+    go(task, method, rounds=3, engine=fm.Simulator("vmap", 1))
     problem, _ = task.problem.bind(task.clients)
     simulator = Simulator.build(problem, method, Conditions(), Layout("vmap", 1))
     assert simulator._advance._cache_size() == 1

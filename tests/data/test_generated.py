@@ -28,7 +28,7 @@ def test_a_run_is_that_on_stored_data(method, batching):
     problem = fm.problems.robust_training(fm.models.Logistic(3), stored, 3, penalty=0.5)
     runs = [
         fm.run(problem, data, method, rounds=3, seed=4, **options)
-        for data, options in ((stored, {}), (made, {"devices": 2}), (made, {"engine": "isolated"}))
+        for data, options in ((stored, {}), (made, {"engine": fm.Simulator(devices=2)}), (made, {"engine": "isolated"}))
     ]
     for other in runs[1:]:
         for a, b in zip(jax.tree.leaves(runs[0].state), jax.tree.leaves(other.state), strict=True):

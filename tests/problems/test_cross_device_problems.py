@@ -257,7 +257,7 @@ def test_engines_and_unequal_clients_agree_on_the_noise():
     fields = {"inputs": RNG.normal(size=(30, 2))}
     data = fm.ClientData.from_owner(fields, np.repeat([0, 1, 2], [4, 10, 16]))
     method = fm.CDMAGEPlus(0.05, 0.05, alpha=0.5, local_steps=2, batch_size=3, cohort_size=2)
-    runs = [fm.run(problem, data, method, rounds=3, **o) for o in ({"devices": 2}, {"engine": "isolated"})]
+    runs = [fm.run(problem, data, method, rounds=3, **o) for o in ({"engine": fm.Simulator(devices=2)}, {"engine": "isolated"})]
     for other in runs[1:]:
         for a, b in zip(jax.tree.leaves(runs[0].state), jax.tree.leaves(other.state), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)

@@ -99,6 +99,16 @@ def _player(path: Any) -> str:
     return "other"
 
 
+def names(gossip: bool) -> list[str]:
+    """Return what is counted, in the order of :func:`history`.
+
+    Args:
+        gossip: whether nodes exchange something with their neighbours.
+    """
+    floats = [f"floats_{direction}{player}" for direction in ("down", "up") for player in (*(f"_{p}" for p in PLAYERS), "")]
+    return [*floats, "grad_evals", "local_steps", "replies", "dropped", *(["gossip_rounds"] if gossip else []), "waited"]
+
+
 def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
     """Return the costs of each round, from what was sent and how often.
 

@@ -9,15 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
-import jax.numpy as jnp
-
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines.accounting import Message, Traffic
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.cohort import Conditions
-from fedminimax.errors import InputError
+from fedminimax.engines.trace import Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
@@ -118,17 +114,3 @@ class Engine(Protocol):
             start: where to go on from; None: the algorithm's own start, at round 0.
         """
         ...
-
-
-def fitting(algorithm: Algorithm, problem: Problem, state: Tree) -> Tree:
-    """Return a given state in the dtypes of the algorithm's own, or say that it does not fit."""
-    fresh = jax.eval_shape(lambda: algorithm.init(problem))
-    same = jax.tree.structure(fresh) == jax.tree.structure(state) and all(
-        jnp.shape(a) == b.shape for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True)
-    )
-    if not same:
-        raise InputError(
-            f"The given state does not fit {type(algorithm).__name__} on {problem.name}: it must have the structure and shapes "
-            f"of {type(algorithm).__name__}.init(problem)."
-        )
-    return jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), state, fresh)

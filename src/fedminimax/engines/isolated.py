@@ -21,14 +21,14 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys, wire
 from fedminimax.engines.accounting import NO_WORK
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.evaluation import Judge
-from fedminimax.engines.execution import Execution, Progress, Snapshot, fitting
+from fedminimax.engines.execution import Execution, Progress, Snapshot
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.store import ClientStore
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
@@ -126,7 +126,7 @@ class IsolatedExecution(Execution):
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from there."""
-        self._state, self.round = fitting(self._algorithm, self.problem, snapshot.state), snapshot.round
+        self._state, self.round = jax.tree.map(jnp.asarray, snapshot.state), snapshot.round
         own = snapshot.client_states
         if own is None:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +24,14 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Message
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.evaluation import Judge
-from fedminimax.engines.execution import Execution, Progress, Snapshot, fitting
+from fedminimax.engines.execution import Execution, Progress, Snapshot
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.store import DEVICE, HOST, JOURNAL, ClientStore, RowFormat
+from fedminimax.engines.trace import Asked, Trace
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
@@ -107,12 +107,20 @@ class Layout:
         return min(clients, max(1, _SIDE_BY_SIDE // parameters)) if small else 1
 
 
+@dataclass
+class Script:
+    """What a round consists of, known when it is traced: its exchanges in order, and all that a trace could tell it."""
+
+    messages: list[Message] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
+
+
 class Program:
     """The rounds of one kind of run, compiled: what runs alike share. It holds nothing of any of them."""
 
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
-        self._messages: dict[Any, list[Message]] = {}
+        self._scripts: dict[Any, Script] = {}
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
     @classmethod
@@ -163,9 +171,23 @@ class Program:
         length = rounds if length is None else length
         return self._advance(algorithm, data.clients, data.weights, key, carry, first, rounds, trace, length=length)
 
-    def messages(self, algorithm: Algorithm, data: Placed, carry: Carry, trace: Trace | None) -> list[Message]:
-        """Return the exchanges of a round of such a run, which are known since it was compiled."""
-        return self._messages[_signature((algorithm, data.clients, carry, trace))]
+    def script(self, algorithm: Algorithm, data: Placed, carry: Carry, trace: Trace | None) -> Script:
+        """Return what a round of such a run consists of, which is known since it was compiled."""
+        return self._scripts[_signature((algorithm, data.clients, carry, trace))]
+
+    def rehearse(self, algorithm: Algorithm, clients: ClientData) -> Script:
+        """Return what a round consists of, on whatever engine: one is traced, and nothing is compiled or run."""
+        signature = _signature(("rehearsal", algorithm, clients))
+        if signature not in self._scripts:
+            script, weights = Script(), np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
+
+            def one(clients: ClientData, key: Key, t: Any) -> Any:
+                carry = self.spread(self.first(algorithm), clients.count)
+                return self.one_round(algorithm, clients, weights, key, carry, t, None, script)
+
+            jax.eval_shape(one, clients, keys.root(0), 0)
+            self._scripts[signature] = script
+        return self._scripts[signature]
 
     def one_round(
         self,
@@ -176,15 +198,15 @@ class Program:
         carry: Carry,
         t: Any,
         trace: Any,
-        messages: list[Message] | None = None,
+        script: Script | None = None,
     ) -> tuple[Carry, Progress]:
-        """Carry out one round: the function that everything here compiles. Its exchanges are put into ``messages``."""
+        """Carry out one round: the function that everything here compiles. What it consists of is put into ``script``."""
         current = at_round(algorithm, t)
         round_ = SimulatedRound(self, current, clients, weights, key, carry.client_states, t, trace)
         state = current.round(self.problem, carry.state, Clients(round_))
         state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
-        if messages is not None:
-            messages[:] = round_.messages
+        if script is not None:
+            script.messages, script.asked = round_.messages, round_.asked
         attendance = round_.attendance() if self.conditions.record else ()
         return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance)
 
@@ -201,12 +223,12 @@ class Program:
         *,
         length: int,
     ) -> tuple[Carry, Progress]:
-        messages: list[Message] = []
+        script = Script()
 
         def program(
             algorithm: Any, clients: Any, weights: Any, key: Any, carry: Any, first: Any, rounds: Any, trace: Any
         ) -> Any:
-            one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace, messages)
+            one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace, script)
             shapes = jax.eval_shape(one, carry, first)[1]
             room = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
 
@@ -217,7 +239,7 @@ class Program:
 
             return jax.lax.fori_loop(0, rounds, body, (carry, room))
 
-        self._messages[_signature((algorithm, clients, carry, trace))] = messages
+        self._scripts[_signature((algorithm, clients, carry, trace))] = script
         args = (algorithm, clients, weights, key, carry, first, rounds, trace)
         if self.layout.devices == 1:
             return program(*args)
@@ -229,7 +251,7 @@ class Program:
 def _signature(tree: Tree) -> Any:
     """Return what a program is compiled for: the structure, shapes and dtypes of its arguments."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, tuple(leaf if isinstance(leaf, str) else (jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
 
 class Simulation(Execution):
@@ -286,7 +308,7 @@ class Simulation(Execution):
             self._store.commit()
         progress = jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
         if not self.messages:
-            self.messages = self._program.messages(self._algorithm, self._data, self._carry, self._trace)
+            self.messages = self._program.script(self._algorithm, self._data, self._carry, self._trace).messages
         self._carry, self.round = carry, self.round + rounds
         if self._store is not None:
             self._store.rounds = self.round
@@ -300,7 +322,7 @@ class Simulation(Execution):
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from there."""
-        self._begin(fitting(self._algorithm, self._program.problem, snapshot.state))
+        self._begin(snapshot.state)
         self.round = snapshot.round
         if snapshot.client_states is None:
             return
@@ -402,6 +424,11 @@ class Simulator:
         return Layout(self.strategy, 1 if host_state else usable, host_state)
 
 
+def rehearse(problem: Problem, algorithm: Algorithm, clients: ClientData, conditions: Conditions | None = None) -> Script:
+    """Return what a round of the algorithm consists of, on whatever engine, without running one."""
+    return Program.of(problem, algorithm, conditions or Conditions(), Layout(VMAP)).rehearse(algorithm, clients)
+
+
 class SimulatedRound(Round):
     """A round whose clients are rows of arrays."""
 
@@ -461,6 +488,7 @@ class SimulatedRound(Round):
                 fixed_steps=self.fixed_steps(row.id),
             )
             out = fn(LocalProblem(problem, client), client, *broadcast, *row.own)
+            self.asked.steps |= client.asked_steps
             reply = out if isinstance(out, Reply) else Reply(out)
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply.value))
             accepted = row.present & passed
