@@ -95,9 +95,7 @@ def _serve(count: int) -> None:
     import optax
 
     import fedminimax as fm
-    from fedminimax.engines import keys
     from fedminimax.engines.cohort import Conditions
-    from fedminimax.engines.simulator import Layout, Simulator
 
     jax.block_until_ready(jax.jit(lambda a: a @ a)(jnp.ones((2, 2))))
     resting = _peak()
@@ -119,15 +117,11 @@ def _serve(count: int) -> None:
     x0 = {"w": jnp.zeros((FEATURES, CLASSES)), "b": jnp.zeros(CLASSES)}
     problem = fm.MinimaxProblem(loss, x0, jnp.full(CLASSES, 1.0 / CLASSES), y_set=fm.sets.Simplex(CLASSES))
     algorithm = fm.LocalSGDA(lr_x=0.05, lr_y=0.01, local_steps=STEPS, batch_size=BATCH, cohort_size=COHORT)
-    simulator = Simulator.build(problem, algorithm, Conditions(), Layout())
-    data, key = simulator.place(clients), keys.root(0)
-    carry, now = simulator.start(algorithm, clients), 0
+    execution = fm.Simulator(devices=1).open(problem, clients, algorithm, Conditions())
 
     def advance(rounds: int) -> None:
-        nonlocal carry, now
-        carry, _ = simulator.advance(algorithm, data, key, carry, now, rounds, length=MOST_ROUNDS)
-        jax.block_until_ready(carry)
-        now += rounds
+        execution.advance(rounds)
+        jax.block_until_ready(execution.state)
 
     def answer(**values: Any) -> None:
         print(json.dumps(values), file=answers, flush=True)

@@ -45,7 +45,7 @@ def measure(method: str, clients: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         states = Path(folder) / "states"
         if method == "CODASCA":
-            options["client_store"] = states
+            options["engine"] = fm.Simulator(client_store=states)
         started = time.perf_counter()
         result = fm.run(problem, data, algorithm, rounds=rounds, **options)
         seconds = time.perf_counter() - started

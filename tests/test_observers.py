@@ -147,7 +147,14 @@ def test_mlflow_gets_settings_metrics_and_an_end(task, monkeypatch):
     fake = SimpleNamespace(**{n: (lambda *a, n=n, **k: calls.append((n, a, k))) for n in names})
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     result = go(task, observers=fm.MLflow("mine", "there"))
-    assert [n for n, _, _ in calls] == ["set_tracking_uri", "set_experiment", "start_run", "log_params", *["log_metrics"] * 4, "end_run"]
+    assert [n for n, _, _ in calls] == [
+        "set_tracking_uri",
+        "set_experiment",
+        "start_run",
+        "log_params",
+        *["log_metrics"] * 4,
+        "end_run",
+    ]
     assert calls[-2][1][0]["d/x"] == result.final()["d/x"]
     assert calls[-2][2] == {"step": 6}
 

@@ -115,7 +115,13 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64)
     with pytest.raises(fm.InputError, match=r"structure of Scaffold\.init_client"):
         go(**given((in_single, in_single)))
     with pytest.raises(fm.InputError, match="Clients of FedAvg keep nothing from round to round: leave client_states out"):
-        fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=1, start=fm.Snapshot(fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=0).state, in_single))
+        fm.run(
+            made.problem,
+            made.clients,
+            fm.FedAvg(0.05),
+            rounds=1,
+            start=fm.Snapshot(fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=0).state, in_single),
+        )
     with pytest.raises(fm.InputError, match="round is -1"):
         go(start=fm.Snapshot(half.state, round=-1))
     with pytest.raises(fm.InputError, match="a row for every round from 0 on"):
@@ -184,7 +190,6 @@ def test_a_metric_that_joins_later_has_no_past(task):
 
 def test_ctrl_c_leaves_a_run_that_can_be_continued(task):
     whole = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1)
-    calls = []
 
     class Bell:
         name = "bell"
@@ -192,19 +197,12 @@ def test_ctrl_c_leaves_a_run_that_can_be_continued(task):
         def __call__(self, problem, clients, state):
             return state.x[0]
 
-    from fedminimax import progress
-
-    class Interrupting(progress.Reporter):
-        def show(self, rounds, values):
-            calls.append(rounds)
-            if rounds == 3:
+    class Interrupting:
+        def on_rounds(self, run):
+            if run.round == 3:
                 raise KeyboardInterrupt  # what Ctrl-C becomes; a real signal reaches the main thread, which need not be ours
 
-    original, fm.run.__globals__["Reporter"] = fm.run.__globals__["Reporter"], Interrupting
-    try:
-        broken = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1, metrics=Bell())
-    finally:
-        fm.run.__globals__["Reporter"] = original
+    broken = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1, metrics=Bell(), observers=Interrupting())
     assert broken.interrupted
     assert broken.rounds == 3
     rest = fm.run(task.problem, task.clients, METHOD, rounds=3, eval_every=1, start=broken)
@@ -229,17 +227,21 @@ def test_progress_shows_rounds_and_the_watched_metric():
 
     from rich.console import Console
 
-    from fedminimax.progress import Reporter
+    from fedminimax.observers import Watched
 
-    out = io.StringIO()
-    with Reporter("Method", 10, None, "gap", Console(file=out, force_terminal=True, width=120)) as reporter:
-        reporter.show(4, {"value": 1.0, "gap": 0.125})
-    assert "4/10" in out.getvalue()
-    assert "gap 0.125" in out.getvalue()
-    quiet = io.StringIO()
-    with Reporter("Method", 10, None, None, Console(file=quiet, force_terminal=False)) as reporter:
-        reporter.show(4, {"value": 1.0})
-    assert quiet.getvalue() == ""
+    def shown(wanted, **options):
+        out, run = io.StringIO(), Watched("Method", "", 0, 0, 10, None)
+        bar = fm.ProgressBar("gap", wanted, Console(file=out, width=120, **options))
+        bar.on_start(run)
+        run.round, run.evaluation = 4, {"value": 1.0, "gap": 0.125}
+        bar.on_rounds(run)
+        bar.on_end(run)
+        return out.getvalue()
+
+    assert "4/10" in shown(None, force_terminal=True)
+    assert "gap 0.125" in shown(None, force_terminal=True)
+    assert shown(None, force_terminal=False) == ""
+    assert shown(False, force_terminal=True) == ""
 
 
 def test_schedules(x64):

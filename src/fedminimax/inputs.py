@@ -92,7 +92,9 @@ def _checked_state(algorithm: Algorithm, problem: Problem, state: Tree | Mapping
                     f"(problem.replace({name}0=...)), or give a whole state."
                 )
             if name not in names:
-                raise InputError(f"start has {name!r}, but {method}'s state has {', '.join(names) or 'nothing'} besides the players.")
+                raise InputError(
+                    f"start has {name!r}, but {method}'s state has {', '.join(names) or 'nothing'} besides the players."
+                )
         state = fresh._replace(**state)
     return _like(
         state,

@@ -136,4 +136,6 @@ class Result:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} = {v:.4g}" for k, v in self.final().items() if k not in self.costs)
-        return f"Result({self.method}: {shown}{', interrupted' if self.interrupted else ''}{', stopped' if self.stopped else ''})"
+        return (
+            f"Result({self.method}: {shown}{', interrupted' if self.interrupted else ''}{', stopped' if self.stopped else ''})"
+        )

@@ -209,7 +209,7 @@ def engine_of(engine: Any) -> Engine:
     """Return an engine by its name, or the one that is given."""
     if isinstance(engine, str) and engine in _ENGINES:
         return _ENGINES[engine]()
-    if isinstance(engine, type) or isinstance(engine, str) or not isinstance(engine, Engine):
+    if isinstance(engine, (type, str)) or not isinstance(engine, Engine):
         names = " or ".join(repr(name) for name in _ENGINES)
         raise InputError(f"engine must be {names}, or an engine such as Simulator(devices=1), not {engine!r}.")
     return engine

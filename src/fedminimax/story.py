@@ -88,6 +88,4 @@ class Story:
         if not parts:
             return Trace()
         cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-        return Trace(
-            cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited)
-        )
+        return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))

@@ -182,7 +182,12 @@ def test_one_minibatch_serves_both_points_of_the_correction(x64):
     result = fm.run(noisy.problem, noisy.clients, method, rounds=600, engine=fm.Simulator(devices=1), eval_every=600)
     assert distance(noisy, result) < 1e-8
     uncorrected = fm.CDMA(0.02, 0.02, local_steps=4, batch_size=1)
-    assert distance(noisy, fm.run(noisy.problem, noisy.clients, uncorrected, rounds=600, engine=fm.Simulator(devices=1), eval_every=600)) > 0.1
+    assert (
+        distance(
+            noisy, fm.run(noisy.problem, noisy.clients, uncorrected, rounds=600, engine=fm.Simulator(devices=1), eval_every=600)
+        )
+        > 0.1
+    )
 
 
 def test_extra_steps_equal_their_box(task):

@@ -10,7 +10,7 @@ import pytest
 import fedminimax as fm
 from fedminimax.data import ClientData
 from fedminimax.engines.cohort import Conditions
-from fedminimax.engines.simulator import Layout, Simulator
+from fedminimax.engines.simulator import Layout, Program
 
 N, DIM, K = 5, 4, 3
 
@@ -457,5 +457,5 @@ def test_weights_history_and_spread(task):
 def test_a_run_compiles_its_rounds_once(task, method):
     go(task, method, rounds=3, engine=fm.Simulator("vmap", 1))
     problem, _ = task.problem.bind(task.clients)
-    simulator = Simulator.build(problem, method, Conditions(), Layout("vmap", 1))
-    assert simulator._advance._cache_size() == 1
+    program = Program.of(problem, method, Conditions(), Layout("vmap", 1))
+    assert program._advance._cache_size() == 1

@@ -185,7 +185,14 @@ def task():
 def go(availability, *, rounds=30, size=8, method=fm.ParallelSGDA, **options):
     shape = {"local_steps": 1} if method is fm.SAGDA else {}
     algorithm = method(0.01, 0.01, cohort_size=size, **shape)
-    options = {"rounds": rounds, "availability": availability, "record": True, "seed": 11, "engine": fm.Simulator(devices=1), **options}
+    options = {
+        "rounds": rounds,
+        "availability": availability,
+        "record": True,
+        "seed": 11,
+        "engine": fm.Simulator(devices=1),
+        **options,
+    }
     return fm.run(task().problem, task().clients, algorithm, **options)
 
 
@@ -303,7 +310,14 @@ def regression():
 def two_cohorts(availability, **options):
     """Run a method that draws one cohort with replacement and another without, six of twenty clients each."""
     method = fm.DRFA(0.01, 0.01, local_steps=2, cohort_size=6)
-    options = {"rounds": 6, "availability": availability, "record": True, "seed": 3, "engine": fm.Simulator(devices=1), **options}
+    options = {
+        "rounds": 6,
+        "availability": availability,
+        "record": True,
+        "seed": 3,
+        "engine": fm.Simulator(devices=1),
+        **options,
+    }
     return fm.run(regression().problem, regression().clients, method, **options)
 
 

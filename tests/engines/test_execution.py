@@ -14,7 +14,11 @@ from fedminimax.engines.execution import Engine
 from fedminimax.players import Point
 
 METHOD = fm.CODASCA(0.03, 0.03, theta=0.5, restart_every=5, local_steps=2, batch_size=2, cohort_size=3)
-ENGINES = {"simulator": fm.Simulator(devices=1), "host": fm.Simulator(devices=1, client_store="host"), "isolated": fm.Isolated()}
+ENGINES = {
+    "simulator": fm.Simulator(devices=1),
+    "host": fm.Simulator(devices=1, client_store="host"),
+    "isolated": fm.Isolated(),
+}
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Clients' states on the host: the same run as with arrays on the device, exact through interruptions and saving."""
 
-
 import jax
 import numpy as np
 import pytest

@@ -372,7 +372,7 @@ class Simulator:
         """Return the engine for one of several runs: one that keeps clients' states in files gets a folder of its own."""
         if self.client_store in (None, DEVICE, HOST):
             return self
-        return replace(self, client_store=Path(self.client_store) / name)  # type: ignore[arg-type]
+        return replace(self, client_store=Path(self.client_store) / name)
 
     def open(
         self,
@@ -391,9 +391,7 @@ class Simulator:
         program = Program.of(problem, algorithm, conditions, layout)
         return Simulation(program, clients, algorithm, seed, trace, start, store)
 
-    def _store(
-        self, problem: Problem, clients: ClientData, algorithm: Algorithm, start: Snapshot | None
-    ) -> ClientStore | None:
+    def _store(self, problem: Problem, clients: ClientData, algorithm: Algorithm, start: Snapshot | None) -> ClientStore | None:
         """Return where the clients' states are to live on the host; None: on the device, or there are none."""
         where = self.client_store
         own = jax.eval_shape(lambda: algorithm.init_client(problem))
