@@ -13,6 +13,7 @@ from fedminimax.engines.simulator import ROOM
 from problems import build, mean_loss
 from workloads import Workload
 
+
 class Rounds:
     """fedminimax's contender."""
 

@@ -29,7 +29,7 @@ def made(kind):
 
 def go(method, **options):
     task = made(method.solves)
-    return fm.run(task.problem, task.clients, method, **{"rounds": ROUNDS, "devices": 1, **options})
+    return fm.run(task.problem, task.clients, method, **{"rounds": ROUNDS, "engine": fm.Simulator(devices=1), **options})
 
 
 def same(a, b, tolerance=0.0):

@@ -71,7 +71,12 @@ class Algorithm(ABC):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def algorithm(cls: type[_T]) -> type[_T]:
-    """Make a class a method: a frozen dataclass, a pytree, and an entry in ``fedminimax list``."""
+    """Make a class a method: a frozen dataclass, a pytree, and an entry in ``fedminimax list``, under its name."""
+    known = ALGORITHMS.get(cls.__name__)
+    if known is not None and known.__module__ != cls.__module__:
+        raise InputError(
+            f"There is a method {cls.__name__} already, that of {known.__module__}: give yours in {cls.__module__} another name."
+        )
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     jax.tree_util.register_dataclass(

@@ -179,7 +179,7 @@ class Program:
         """Return what a round consists of, on whatever engine: one is traced, and nothing is compiled or run."""
         signature = _signature(("rehearsal", algorithm, clients))
         if signature not in self._scripts:
-            script, weights = Script(), np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
+            script, weights = Script(), jnp.asarray(self.problem.client_weights(clients), float)
 
             def one(clients: ClientData, key: Key, t: Any) -> Any:
                 carry = self.spread(self.first(algorithm), clients.count)

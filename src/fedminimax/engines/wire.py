@@ -22,11 +22,19 @@ _MESSAGES: dict[str, Any] = {}
 
 
 def message(cls: type[_T]) -> type[_T]:
-    """Register a NamedTuple class, so that its values can be sent and saved (a class decorator)."""
+    """Register a NamedTuple class, so that its values can be sent and saved (a class decorator).
+
+    It is known by its module and name, so that two packages may call theirs alike. A class that is defined anew in its place, as
+    in a notebook, takes the place of the one before.
+    """
     if not hasattr(cls, "_fields"):
         raise TypeError(f"{cls.__name__} is not a NamedTuple")
-    _MESSAGES[cls.__name__] = cls
+    _MESSAGES[_name(cls)] = cls
     return cls
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 message(Point)
@@ -61,9 +69,12 @@ def _describe(node: Any, blobs: list[bytes], path: str) -> Any:
             raise InputError(f"Only dicts with string keys can be sent, but {path or 'the tree'} has {list(node)}.")
         return {"d": {k: _describe(v, blobs, f"{path}[{k!r}]") for k, v in node.items()}}
     if hasattr(node, "_fields"):
-        name = type(node).__name__
+        name = _name(type(node))
         if _MESSAGES.get(name) is not type(node):
-            raise InputError(f"{path or 'The tree'} is a {name}, which was not registered: decorate the class with @message.")
+            known = (
+                "was defined anew since: make it again" if name in _MESSAGES else "was not registered: decorate it with @state"
+            )
+            raise InputError(f"{path or 'The tree'} is a {type(node).__name__}, a class that {known}.")
         return {"n": name, "c": [_describe(v, blobs, f"{path}.{k}") for k, v in node._asdict().items()]}
     if isinstance(node, (list, tuple)):
         kind = "l" if isinstance(node, list) else "t"
@@ -97,7 +108,16 @@ def _rebuild(node: Any, data: memoryview, at: int) -> tuple[Any, int]:
         value, at = _rebuild(child, data, at)
         children.append(value)
     if "n" in node:
-        if node["n"] not in _MESSAGES:
-            raise InputError(f"The message or file holds a {node['n']}: import the module that defines that class first.")
-        return _MESSAGES[node["n"]](*children), at
+        return _registered(node["n"])(*children), at
     return (children if "l" in node else tuple(children)), at
+
+
+def _registered(name: str) -> Any:
+    """Return the class of that name. Files from before names had their module in them have the class's alone."""
+    found = [_MESSAGES[name]] if name in _MESSAGES else [c for n, c in _MESSAGES.items() if n.rpartition(":")[2] == name]
+    if len(found) != 1:
+        module, _, cls = name.rpartition(":")
+        raise InputError(
+            f"The message or file holds a {cls}: import the module that defines it first{module and f' ({module})'}."
+        )
+    return found[0]
