@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from child import timed
-from processes import MOST_ROUNDS, Child, Command, block_of, interleave, machine, ratio, save
+from processes import Child, Command, block_of, interleave, machine, ratio, save
 
 COUNTS = (1_000, 1_000_000)
 EXAMPLES, FEATURES, CLASSES, COHORT, STEPS, BATCH = 4, 16, 10, 10, 6, 4

@@ -39,8 +39,8 @@ def exchanges() -> dict[str, list[dict[str, float]]]:
             else:
                 method, rounds = fm.LocalExtraStep.from_theory(task.problem, L), int(250 * (L + c) ** 1.5 / c**0.5)
             seen = fm.run(
-                task.problem, task.clients, method, rounds=rounds, eval_every=max(1, rounds // 200), engine=fm.Simulator(devices=1),
-                metrics=fm.metrics.Distance(task.solution), progress=False,
+                task.problem, task.clients, method, rounds=rounds, eval_every=max(1, rounds // 200),
+                engine=fm.Simulator(devices=1), metrics=fm.metrics.Distance(task.solution), progress=False,
             ).history  # fmt: skip
             first = int(np.argmax(seen["distance/total"] < 1e-8))
             if first == 0:

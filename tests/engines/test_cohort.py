@@ -418,9 +418,8 @@ def test_workers_hold_their_own_data_only(x64):
     from fedminimax.engines.isolated import Isolated
 
     problem, data = toy()
-    engine = Isolated(problem, Conditions())
-    engine.start(fm.LocalSGDA(0.1, 0.1), data)
-    for i, worker in enumerate(engine.workers):
+    execution = Isolated().open(problem, data, fm.LocalSGDA(0.1, 0.1), Conditions())
+    for i, worker in enumerate(execution.workers):
         assert worker.data.count == 1
         np.testing.assert_array_equal(worker.data.fields["v"], np.full((3, 2), float(i)))
         assert not np.shares_memory(worker.data.fields["v"], data.fields["v"])

@@ -45,7 +45,7 @@ def test_damage_is_found():
         wire.decode(data[:-8])
     with pytest.raises(fm.InputError, match="damaged or cut short"):
         wire.decode(data.replace(b'"float64"', b'"float65"'))
-    with pytest.raises(fm.InputError, match="holds a Joint: import the module that defines it first .fedminimax.players."):
+    with pytest.raises(fm.InputError, match=r"holds a Joint: import the module that defines it first \(fedminimax\.players\)"):
         wire.decode(wire.encode(Point(1, 2)).replace(b"Point", b"Joint"))
 
 

@@ -75,7 +75,8 @@ def algorithm(cls: type[_T]) -> type[_T]:
     known = ALGORITHMS.get(cls.__name__)
     if known is not None and known.__module__ != cls.__module__:
         raise InputError(
-            f"There is a method {cls.__name__} already, that of {known.__module__}: give yours in {cls.__module__} another name."
+            f"There is a method {cls.__name__} already, that of {known.__module__}: give yours, in {cls.__module__}, another "
+            "name."
         )
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]

@@ -24,8 +24,8 @@ _MESSAGES: dict[str, Any] = {}
 def message(cls: type[_T]) -> type[_T]:
     """Register a NamedTuple class, so that its values can be sent and saved (a class decorator).
 
-    It is known by its module and name, so that two packages may call theirs alike. A class that is defined anew in its place, as
-    in a notebook, takes the place of the one before.
+    It is known by its module and name, so that two packages may call theirs alike. A class that is defined anew where it was,
+    as in a notebook, takes the place of the one before.
     """
     if not hasattr(cls, "_fields"):
         raise TypeError(f"{cls.__name__} is not a NamedTuple")
