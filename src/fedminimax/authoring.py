@@ -1,0 +1,64 @@
+"""All that a method of your own needs, from one place. See "Adding a method" in CONTRIBUTING.md.
+
+A method in a package of yours works on every engine, in sweeps and comparisons, and
+:func:`fedminimax.testing.check_method` says whether it keeps the contract.
+"""
+
+from fedminimax import players
+from fedminimax.algorithms.base import Algorithm, algorithm, state, static
+from fedminimax.algorithms.decentralized import Decentralized
+from fedminimax.algorithms.local import descent_ascent, gradient, refresh, server_step
+from fedminimax.algorithms.robust import Model, RobustMethod, Weighed
+from fedminimax.algorithms.solvers import LocalUpdates, Momentum, Plain, Proximal, Solver, Weighted, solver_of
+from fedminimax.engines.client import Client, Reply
+from fedminimax.engines.cohort import Clients, Cohort, Replies
+from fedminimax.engines.nodes import Nodes, Rows
+from fedminimax.errors import InputError
+from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.personalized import PersonalizedProblem
+from fedminimax.problems.robust import RobustProblem
+from fedminimax.schedules import Piecewise, PowerDecay, Scalar
+from fedminimax.steps import ClientSteps, Steps, UniformSteps
+
+__all__ = [
+    "Algorithm",
+    "Client",
+    "ClientSteps",
+    "Clients",
+    "Cohort",
+    "Decentralized",
+    "InputError",
+    "LocalUpdates",
+    "MinimaxProblem",
+    "Model",
+    "Momentum",
+    "Nodes",
+    "PersonalizedProblem",
+    "Piecewise",
+    "Plain",
+    "Point",
+    "PowerDecay",
+    "Proximal",
+    "Replies",
+    "Reply",
+    "RobustMethod",
+    "RobustProblem",
+    "Rows",
+    "Scalar",
+    "Solver",
+    "Steps",
+    "Tree",
+    "UniformSteps",
+    "Weighed",
+    "Weighted",
+    "algorithm",
+    "descent_ascent",
+    "gradient",
+    "players",
+    "refresh",
+    "server_step",
+    "solver_of",
+    "state",
+    "static",
+]
