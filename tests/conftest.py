@@ -26,7 +26,8 @@ def pytest_xdist_make_scheduler(config, log):
     class ByRow(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             module, _, test = nodeid.partition("::")
-            return test.partition("[")[2] or module if module.endswith("test_contract.py") else module
+            row = test.partition("[")[2].rpartition("-")[0]
+            return row or module if module.endswith("test_contract.py") else module
 
     return ByRow(config, log)
 

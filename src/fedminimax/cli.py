@@ -1,4 +1,4 @@
-"""The command line: ``fedminimax demo``, ``fedminimax fair``, ``fedminimax list``, ``fedminimax --version``."""
+"""The command line: ``fedminimax demo``, ``fedminimax fair``, ``fedminimax check``, ``fedminimax list``, ``fedminimax --version``."""
 
 from __future__ import annotations
 
@@ -114,6 +114,61 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{option} has {text!r}, which is not a number.") from None
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="A method of yours, package.module:Name; a class, or an instance of one.")],
+    set_: Annotated[
+        list[str], typer.Option("--set", help="A hyper-parameter of a class, such as lr_x=0.02; may be given again.")
+    ] = [],  # noqa: B006  (typer reads it, and nobody changes it)
+    only: Annotated[list[str], typer.Option(help="The name of a check to run; may be given again.")] = [],  # noqa: B006
+) -> None:
+    """Run the contract suite on a method of your own, with a verdict on each of its claims."""
+    from fedminimax.testing import Verdict, check_method
+
+    console = Console()
+
+    def tell(verdict: Verdict) -> None:
+        mark = "[green]holds[/green]" if verdict.passed else "[bold red]FAILS[/bold red]"
+        console.print(f"{mark} {verdict.name.replace('_', ' ')} [dim]({verdict.seconds:.0f} s)[/dim]", highlight=False)
+
+    report = check_method(_method(name, set_), only=only or None, raises=False, tell=tell)
+    for verdict in (v for v in report.verdicts if not v.passed):
+        console.print(f"\n[bold]{verdict.name.replace('_', ' ')}[/bold]", highlight=False)
+        console.print(f"  wanted: {verdict.claim}\n  found:  {verdict.detail}", highlight=False, markup=False)
+    held = sum(v.passed for v in report.verdicts)
+    console.print(f"\n{report.subject}: {held} of {len(report.verdicts)} checks hold.", highlight=False)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _method(name: str, settings: list[str]) -> Any:
+    """Return the method that is named as package.module:Name, with its hyper-parameters."""
+    import importlib
+
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise InputError(f"{name!r} names no method: write package.module:Name, such as fedminimax:FedAvg.")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise InputError(f"There is no module {error.name!r}: run this where it can be imported.") from None
+    except AttributeError:
+        raise InputError(f"{module} has no {attribute!r}.") from None
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, given, text = setting.partition("=")
+        if not given:
+            raise InputError(f"--set has {setting!r}: write name=value, such as lr_x=0.02.")
+        values[key] = int(text) if text.isdigit() else _number(f"--set {key}", text)
+    if not isinstance(found, type):
+        return found.replace(**values) if values else found
+    try:
+        return found(**values)
+    except TypeError as error:
+        raise InputError(f"{attribute} cannot be made: {error}. Give its hyper-parameters by --set name=value.") from None
 
 
 @app.command("list")

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import fedminimax as fm
+from fedminimax.testing import Subject
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method as the contract suite runs it: settings that are stable on every small problem."""
-
-    algorithm: Any
-    variant: bool = False  # shares its clients' program with a full row, but for a solver or a rule: a shorter list is enough
-    rates: tuple[str, ...] = ("lr_x", "lr_y")  # the step sizes that schedules and sweeps try
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The small problems that it is run on, the main one first."""
-        if self.algorithm.solves is fm.PersonalizedProblem:
-            return "nodes", "node models"
-        return ("regression", "classification") if self.algorithm.solves is fm.RobustProblem else ("quadratic", "fair")
-
-    @property
-    def has_y(self) -> bool:
-        """Whether the method moves a max player."""
-        return len(self.rates) > 1 or self.algorithm.solves is fm.PersonalizedProblem
-
-    def with_rates(self, rate: Any) -> Any:
-        """Return the method with all its step sizes set to one value or schedule."""
-        return self.algorithm.replace(**dict.fromkeys(self.rates, rate))
+class Row(Subject):
+    """A method as the contract suite runs it, with a name for the table of tests."""
 
     @property
     def name(self) -> str:
@@ -53,7 +32,7 @@ ROSTER = [
     Row(fm.FSGDA(**_local, server_lr_x=1.5, server_lr_y=0.5), variant=True),
     Row(fm.SAGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
     Row(fm.ParallelSGDA(**_common, batch_size=4, cohort_size=3)),
-    Row(fm.FessGDA(**_local, server_lr_x=1.5, server_lr_y=0.5, p=0.5, beta=0.3)),
+    Row(fm.FessGDA(**_local, server_lr_x=1.5, server_lr_y=0.5, p=0.5, beta=0.3), boxed={"p": 0.0}),  # which holds x back
     Row(fm.FedNormSGDA(**{**_local, "local_steps": fm.UniformSteps(2, 5)}, server_lr_x=1.5)),
     Row(fm.FedNormSGDA(**_local, solver=fm.Momentum(0.5)), variant=True),
     Row(fm.FedNormSGDA(**_local, solver=fm.Proximal(0.3)), variant=True),
@@ -73,7 +52,11 @@ ROSTER = [
     Row(fm.DeltaFL(**_model, alpha=0.6), rates=("lr_x",)),
     Row(fm.AFL(0.02, 0.02, local_steps=3, batch_size=4), rates=("lr_x", "lr_w")),
     Row(fm.DRFA(**_model, lr_w=0.01), rates=("lr_x", "lr_w")),
-    Row(fm.ScaffPD(0.02, 0.02, mu_x=0.2, local_steps=3, batch_size=4), rates=("tau", "sigma")),
+    Row(
+        fm.ScaffPD(0.02, 0.02, mu_x=0.2, local_steps=3, batch_size=4),
+        rates=("tau", "sigma"),
+        boxed={"tau": 0.3, "lr_x": 0.06},
+    ),
 ]
 
 NODES = [
