@@ -109,6 +109,13 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64)
     assert again.costs["replies"].tolist() == [0, 0, 2, 2]
     assert again.history["replies"].tolist() == [0, 2, 4]
     assert again.rounds == 4
+    given_all = {**given, "client_states": half.client_states, "engine": "isolated"}
+    recorded = go(**given_all, record=True)
+    assert [c.tolist() for c in go(**given_all, trace=recorded.trace, seed=6, record=True).trace.cohorts] == [
+        c.tolist() for c in recorded.trace.cohorts
+    ]
+    with pytest.raises(fm.InputError, match="client numbers below 4"):  # rounds 0 and 1 are not in it
+        go(trace=recorded.trace)
     assert np.abs(go(**given).x - rest.x).max() > 1e-3, "clients that begin anew go elsewhere"
     with pytest.raises(fm.InputError, match="with a row for each of the 4 clients"):
         go(**given, client_states=jax.tree.map(lambda a: a[:3], in_single))
@@ -120,8 +127,6 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64)
         go(start=half, client_states=in_single)
     with pytest.raises(fm.InputError, match="first_round is -1"):
         go(first_round=-1)
-    with pytest.raises(fm.InputError, match="a row for every round from 0 on"):
-        go(**given, record=True)
 
 
 def test_parts_of_a_state_start_where_they_are_told(task):

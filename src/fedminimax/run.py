@@ -40,6 +40,8 @@ _WORTH_SPLITTING = 20_000
 _ON_DEVICE = 2**28
 """Bytes of clients' states that are kept on the device unless told otherwise."""
 _CALL_SECONDS = 0.5
+_UNKNOWN = -2
+"""Stands in a recorded cohort for a client of a round before the run's first."""
 _ROOM = 256
 """Rounds a call at the most: one number, so that runs of any length share a program."""
 
@@ -117,18 +119,17 @@ def run(
             "Give either a state to start from or a result to continue, not both: the result has its states and its round."
         )
     first = checks.integer("first_round", first_round or 0, least=0) if start is None else start.rounds
-    if record and start is None and first > 0:
-        raise InputError("A trace has a row for every round from 0 on: record from the first round on, or continue by start=.")
     seed = seed if start is None else start.seed
     if trace is not None:
         if not isinstance(trace, Trace):
             raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
-        trace = trace.check(first + rounds, clients.count)
+        trace = trace.check(first + rounds, clients.count, first)
     judged = named(metrics)
     _check_place(client_store, engine)
     conditions = Conditions(guard or Guard(), availability, record)
     if trace is not None:
-        trace = trace.fit(rehearse(problem, algorithm, clients, conditions), type(algorithm).__name__, first + rounds)
+        asked = rehearse(problem, algorithm, clients, conditions)
+        trace = trace.fit(asked, type(algorithm).__name__, first + rounds, first)
     begin = _checked_state(algorithm, problem, state if start is None else start.state)
     kept = _checked_client_states(algorithm, problem, clients.count, client_states if start is None else start.client_states)
     carrier: Simulator | Isolated
@@ -193,7 +194,7 @@ def run(
         seed=seed,
         rounds=now,
         client_states=carrier.client_states(carry),
-        trace=_recorded(done, start) if record else None,
+        trace=_recorded(done, start, first) if record else None,
         seconds=clock.running + (0.0 if start is None else start.seconds),
         compile_seconds=clock.compiling,
         interrupted=interrupted,
@@ -356,13 +357,16 @@ def _history(
     return history
 
 
-def _recorded(done: list[Progress], start: Result | None) -> Trace:
+def _recorded(done: list[Progress], start: Result | None, first: int) -> Trace:
+    before = Trace() if start is None or start.trace is None else start.trace
+    if not done:
+        return before
     parts = [p.attendance for p in done]
-    if start is not None and start.trace is not None:
-        before = start.trace
+    if jax.tree.leaves(before):
         parts.insert(0, (before.cohorts, before.invited, before.answers, before.draws, before.waited))
-    if not parts:
-        return Trace()
+    elif first > 0:  # rounds that were run elsewhere: no number of a client, so that nobody replays them
+        cohorts, *others = jax.tree.map(lambda a: np.zeros((first, *a.shape[1:]), a.dtype), parts[0])
+        parts.insert(0, (tuple(np.full_like(ids, _UNKNOWN) for ids in cohorts), *others))
     cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
     return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))
 

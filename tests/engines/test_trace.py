@@ -111,3 +111,11 @@ def test_coins_may_be_written_as_numbers_and_are_recorded(engine):
     np.testing.assert_array_equal(replayed.costs["gossip_rounds"], by_hand.costs["gossip_rounds"])
     if replayed.trace is not None:  # what is recorded on a network can be replayed, whatever the seed
         same(go(EXTRA, rounds=4, trace=replayed.trace, engine=engine, seed=1), by_hand, 1e-12)
+
+
+def test_a_trace_may_begin_with_no_rounds():
+    nothing = go(DRFA, rounds=0, record=True)
+    recorded = go(DRFA, record=True, start=nothing, engine="isolated")
+    assert [c.shape for c in recorded.trace.cohorts] == [(ROUNDS, 2)] * 2
+    unchanged = go(DRFA, rounds=0, record=True, start=recorded)
+    assert [c.shape for c in unchanged.trace.cohorts] == [(ROUNDS, 2)] * 2
