@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import checks, players
@@ -21,7 +22,7 @@ from fedminimax.data.generated import GeneratedClients
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Traffic
 from fedminimax.engines.availability import Availability
-from fedminimax.engines.cohort import Conditions
+from fedminimax.engines.cohort import Conditions, everybodys_steps
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy, rehearse
@@ -33,6 +34,7 @@ from fedminimax.players import Tree
 from fedminimax.problems.robust import RobustProblem, SharedForm
 from fedminimax.progress import Reporter
 from fedminimax.result import Result
+from fedminimax.steps import UniformSteps
 
 SIMULATOR, ISOLATED = "simulator", "isolated"
 _WORTH_SPLITTING = 20_000
@@ -40,6 +42,8 @@ _WORTH_SPLITTING = 20_000
 _ON_DEVICE = 2**28
 """Bytes of clients' states that are kept on the device unless told otherwise."""
 _CALL_SECONDS = 0.5
+_WORTH_KEEPING = 2**26
+"""Numbers of local steps, of all clients and rounds, above which they are not recorded: the seed draws them again."""
 _UNKNOWN = -2
 """Stands in a recorded cohort for a client of a round before the run's first."""
 _ROOM = 256
@@ -194,7 +198,9 @@ def run(
         seed=seed,
         rounds=now,
         client_states=carrier.client_states(carry),
-        trace=_recorded(done, start, first) if record else None,
+        trace=_recorded(done, start, first, _steps_taken(algorithm, clients, key, trace, start, first, now))
+        if record
+        else None,
         seconds=clock.running + (0.0 if start is None else start.seconds),
         compile_seconds=clock.compiling,
         interrupted=interrupted,
@@ -357,7 +363,29 @@ def _history(
     return history
 
 
-def _recorded(done: list[Progress], start: Result | None, first: int) -> Trace:
+def _steps_taken(
+    algorithm: Algorithm,
+    clients: ClientData,
+    key: keys.Key,
+    trace: Trace | None,
+    start: Result | None,
+    first: int,
+    last: int,
+) -> np.ndarray | None:
+    """Return how many local steps clients took, or would have, in each round, [rounds, N]; None: what the method says."""
+    if trace is not None and trace.steps is not None:
+        return trace.steps[first:last]
+    spec: Any = getattr(algorithm, "local_steps", None)
+    told = start is not None and start.trace is not None and start.trace.steps is not None  # then these must go on
+    random = isinstance(spec, UniformSteps) and clients.count * (last - first) <= _WORTH_KEEPING
+    if last == first or not (told or random):
+        return None
+    sizes, batch_size = jnp.asarray(clients.sizes), getattr(algorithm, "batch_size", None)
+    drawn = jax.vmap(lambda t: everybodys_steps(spec, key, t, sizes, batch_size))(jnp.arange(first, last))
+    return np.asarray(drawn)
+
+
+def _recorded(done: list[Progress], start: Result | None, first: int, steps: np.ndarray | None) -> Trace:
     before = Trace() if start is None or start.trace is None else start.trace
     if not done:
         return before
@@ -368,7 +396,14 @@ def _recorded(done: list[Progress], start: Result | None, first: int) -> Trace:
         cohorts, *others = jax.tree.map(lambda a: np.zeros((first, *a.shape[1:]), a.dtype), parts[0])
         parts.insert(0, (tuple(np.full_like(ids, _UNKNOWN) for ids in cohorts), *others))
     cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))
+    if steps is not None and first > 0:
+        known = before.steps is not None or not jax.tree.leaves(before)  # of rounds recorded without them nothing is known
+        steps = np.concatenate([_rows_before(first, before.steps, steps), steps]) if known else None
+    return Trace(tuple(cohorts), steps, draws, tuple(invited), tuple(answers), tuple(waited))
+
+
+def _rows_before(first: int, recorded: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    return np.zeros((first, *like.shape[1:]), like.dtype) if recorded is None else recorded[:first]
 
 
 def check_input(
