@@ -91,10 +91,10 @@ def test_the_numbers_of_a_state_become_those_of_the_run(task):
 SILOS = fm.Scaffold(0.05, local_steps=2, batch_size=2, cohort_size=2)
 
 
-def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64):
+def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64, tmp_path):
     made = fm.problems.robust_regression(4, 3, 4, rho=0.1, sigma=0.5)
     go = lambda **options: fm.run(made.problem, made.clients, SILOS, **{"rounds": 2, "seed": 5, "devices": 1, **options})
-    half = go(client_store="host")
+    half = go(client_store=tmp_path / "states")
     rest = go(start=half)
     given = {"state": half.state, "first_round": 2}
     in_single = jax.tree.map(np.float32, half.client_states.dense())
@@ -117,6 +117,8 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64)
     with pytest.raises(fm.InputError, match="client numbers below 4"):  # rounds 0 and 1 are not in it
         go(trace=recorded.trace)
     assert np.abs(go(**given).x - rest.x).max() > 1e-3, "clients that begin anew go elsewhere"
+    with pytest.raises(fm.InputError, match="those after 2 rounds, but the run goes on from round 0"):
+        go(client_states=half.client_states, client_store=tmp_path / "states")
     with pytest.raises(fm.InputError, match="with a row for each of the 4 clients"):
         go(**given, client_states=jax.tree.map(lambda a: a[:3], in_single))
     with pytest.raises(fm.InputError, match=r"structure of Scaffold\.init_client"):
@@ -127,6 +129,8 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64)
         go(start=half, client_states=in_single)
     with pytest.raises(fm.InputError, match="first_round is -1"):
         go(first_round=-1)
+    in_place = go(**given, client_states=half.client_states, client_store=tmp_path / "states")
+    np.testing.assert_allclose(in_place.client_states.dense(), rest.client_states, rtol=1e-10)
 
 
 def test_parts_of_a_state_start_where_they_are_told(task):

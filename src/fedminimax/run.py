@@ -264,7 +264,7 @@ def _store(
     if isinstance(kept, ClientStore) and kept.folder is not None and kept.folder.resolve() == folder.resolve():
         if kept.rounds != first:
             raise InputError(
-                f"The states in {folder} are those after {kept.rounds} rounds, but the result to continue has {first}: "
+                f"The states in {folder} are those after {kept.rounds} rounds, but the run goes on from round {first}: "
                 "continue the later result, or give another folder from the start."
             )
         return kept
