@@ -45,8 +45,9 @@ from fedminimax.algorithms import (  # noqa: E402
 )
 from fedminimax.compare import Curves, compare  # noqa: E402
 from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
-from fedminimax.engines.availability import Availability, Delay, Trace, Wave  # noqa: E402
+from fedminimax.engines.availability import Availability, Delay, Wave  # noqa: E402
 from fedminimax.engines.guard import Guard  # noqa: E402
+from fedminimax.engines.trace import Trace  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
 from fedminimax.network import Network  # noqa: E402
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402

@@ -132,6 +132,8 @@ def test_runs_continue_exactly(row, task):
     rest = go(task, row.algorithm, rounds=2, seed=99, start=half)
     close(whole.state, rest.state, 0)
     assert rest.rounds == ROUNDS
+    again = go(task, row.algorithm, rounds=2, state=half.state, client_states=half.client_states, first_round=2)
+    close(whole.state, again.state, 0)
     assert {k: v.tolist() for k, v in whole.costs.items()} == {k: v.tolist() for k, v in rest.costs.items()}
 
 

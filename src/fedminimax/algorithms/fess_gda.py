@@ -156,8 +156,7 @@ class FessGDA(LocalUpdates):
 
     def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
         """Step along the mean of the cohort's local updates, held near z."""
-        if not isinstance(clients.steps(self.local_steps, self.batch_size), int):
-            raise InputError("FessGDA cannot replay unequal steps: its server step holds one K (use FedNormSGDA).")
+        clients.equal_steps(self.local_steps)  # the server's step holds one K
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y)
         # - eta_{x,l} eta_{x,g} K p (x_t - z_t), the server's step size being applied below

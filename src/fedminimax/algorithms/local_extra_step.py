@@ -27,13 +27,14 @@ RANDOM, PERIODIC = "random", "periodic"
 
 @state
 class ExtraStepState(NamedTuple):
-    """The players, the anchor U, and grad f(U) and W U, which hold until U moves."""
+    """The players, the anchor U, grad f(U) and W U, which hold until U moves, and whether those have ever been made."""
 
     x: Tree
     y: Tree
     anchor: Point
     slope: Point
     mixed: Point
+    begun: Any
 
 
 @algorithm
@@ -83,12 +84,12 @@ class LocalExtraStep(Decentralized):
         """Return U = Z = start; its gradients are made in the first round."""
         z = problem.start
         zero = players.zeros_like(z)
-        return ExtraStepState(z.x, z.y, z, zero, zero)
+        return ExtraStepState(z.x, z.y, z, zero, zero, begun=jnp.zeros(problem.network.count, bool))
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Toss two coins, and exchange only where they say so."""
         stay_local, keep = self._toss(nodes)
-        first = jnp.asarray(nodes.round) == 0
+        first = ~nodes.alike(state, lambda state: state.begun)
         state = nodes.map(self.remember, state, nodes.mix(nodes.map(self.point, state), when=first), shared=(first,))
         half = nodes.map(self.look_ahead, state)
         moved = nodes.map(self.move, state, half, nodes.mix(half, when=~stay_local), shared=(stay_local,))
@@ -115,7 +116,7 @@ class LocalExtraStep(Decentralized):
         z = Point(state.x, state.y)
         slope = node.repeat(moves.astype(jnp.int32), lambda _: problem.grad(z.x, z.y, node.full), state.slope)
         anchor, mixed = players.select(moves, (z, mixed), (state.anchor, state.mixed))
-        return state._replace(anchor=anchor, slope=slope, mixed=mixed)
+        return state._replace(anchor=anchor, slope=slope, mixed=mixed, begun=jnp.ones((), bool))
 
     def look_ahead(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
         """Return Z' = P(Z-bar - gamma grad F(U))."""

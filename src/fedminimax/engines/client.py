@@ -64,6 +64,7 @@ class Client:
         self._draws = 0
         self._loops: list[Any] = []
         self._counts = NO_WORK
+        self.asked_steps = False  # whether its program wanted to know how many steps to take
         self._took_gradients = False  # outside of the loops within the program, or the turn, that is being traced
 
     @property
@@ -113,6 +114,7 @@ class Client:
 
     def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Any:
         """Return how many local steps tau_i to take this round."""
+        self.asked_steps = True
         if self._fixed_steps is not None:
             return self._fixed_steps
         return local_steps.draw(spec, self._steps_word, self.id, self.size, batch_size)

@@ -21,12 +21,12 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Message, Traffic
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.store import JOURNAL, ClientStore
+from fedminimax.engines.trace import Asked, Trace
 from fedminimax.errors import InputError
 from fedminimax.network import Network
 from fedminimax.players import Tree
@@ -108,6 +108,8 @@ class Simulator:
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
         self.messages: list[Message] = []
+        self.asked = Asked()
+        self.rehearsed: dict[Any, Asked] = {}
         self.store: ClientStore | None = None
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
@@ -226,7 +228,7 @@ class Simulator:
         round_ = SimulatedRound(self, current, clients, weights, key, carry.client_states, t, trace)
         state = current.round(self.problem, carry.state, Clients(round_))
         state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
-        self.messages = round_.messages
+        self.messages, self.asked = round_.messages, round_.asked
         attendance = round_.attendance() if self.conditions.record else ()
         return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance)
 
@@ -263,6 +265,21 @@ class Simulator:
         # One program on every device, each with its share of every cohort; they meet where replies are added up.
         everywhere = PartitionSpec()
         return jax.shard_map(program, mesh=self._mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
+
+
+def rehearse(problem: Problem, algorithm: Algorithm, clients: ClientData, conditions: Conditions) -> Asked:
+    """Return what a round of the algorithm asks for, on whatever engine: one is traced, and nothing is compiled or run."""
+    simulator = Simulator.build(problem, algorithm, conditions, Layout(VMAP))
+    kind = (clients.count, jnp.zeros(()).dtype)
+    if kind in simulator.rehearsed:
+        return simulator.rehearsed[kind]
+    weights = simulator.place(clients).weights
+
+    def one(clients: ClientData, key: Key, t: Any) -> Any:
+        return simulator.one_round(algorithm, clients, weights, key, simulator.start(algorithm, clients), t, None)
+
+    jax.eval_shape(one, clients, keys.root(0), 0)
+    return simulator.rehearsed.setdefault(kind, simulator.asked)
 
 
 class SimulatedRound(Round):
@@ -324,6 +341,7 @@ class SimulatedRound(Round):
                 fixed_steps=self.fixed_steps(row.id),
             )
             out = fn(LocalProblem(problem, client), client, *broadcast, *row.own)
+            self.asked.steps |= client.asked_steps
             reply = out if isinstance(out, Reply) else Reply(out)
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply.value))
             accepted = row.present & passed
