@@ -91,10 +91,10 @@ def test_the_numbers_of_a_state_become_those_of_the_run(task):
 SILOS = fm.Scaffold(0.05, local_steps=2, batch_size=2, cohort_size=2)
 
 
-def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64):
+def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64, tmp_path):
     made = fm.problems.robust_regression(4, 3, 4, rho=0.1, sigma=0.5)
     go = lambda **options: fm.run(made.problem, made.clients, SILOS, **{"rounds": 2, "seed": 5, **options})
-    half = go(engine=fm.Simulator(client_store="host"))
+    half = go(engine=fm.Simulator(client_store=tmp_path / "states"))
     rest = go(start=half)
     given = lambda own=None: {"start": fm.Snapshot(half.state, own, 2)}
     in_single = jax.tree.map(np.float32, half.client_states.dense())
@@ -109,23 +109,27 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64)
     assert again.costs["replies"].tolist() == [0, 0, 2, 2]
     assert again.history["replies"].tolist() == [0, 2, 4]
     assert again.rounds == 4
+    given_all = {**given(half.client_states), "engine": "isolated"}
+    recorded = go(**given_all, record=True)
+    assert [c.tolist() for c in go(**given_all, trace=recorded.trace, seed=6, record=True).trace.cohorts] == [
+        c.tolist() for c in recorded.trace.cohorts
+    ]
+    with pytest.raises(fm.InputError, match="client numbers below 4"):  # rounds 0 and 1 are not in it
+        go(trace=recorded.trace)
     assert np.abs(go(**given()).x - rest.x).max() > 1e-3, "clients that begin anew go elsewhere"
+    with pytest.raises(fm.InputError, match="those after 2 rounds, but the run goes on from round 0"):
+        go(start=fm.Snapshot(half.state, half.client_states), engine=fm.Simulator(client_store=tmp_path / "states"))
     with pytest.raises(fm.InputError, match="with a row for each of the 4 clients"):
         go(**given(jax.tree.map(lambda a: a[:3], in_single)))
     with pytest.raises(fm.InputError, match=r"structure of Scaffold\.init_client"):
         go(**given((in_single, in_single)))
     with pytest.raises(fm.InputError, match="Clients of FedAvg keep nothing from round to round: leave client_states out"):
-        fm.run(
-            made.problem,
-            made.clients,
-            fm.FedAvg(0.05),
-            rounds=1,
-            start=fm.Snapshot(fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=0).state, in_single),
-        )
+        single = fm.FedAvg(0.05).init(made.problem)
+        fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=1, start=fm.Snapshot(single, in_single))
     with pytest.raises(fm.InputError, match="round is -1"):
         go(start=fm.Snapshot(half.state, round=-1))
-    with pytest.raises(fm.InputError, match="a row for every round from 0 on"):
-        go(**given(), record=True)
+    in_place = go(**given(half.client_states), engine=fm.Simulator(client_store=tmp_path / "states"))
+    np.testing.assert_allclose(in_place.client_states.dense(), rest.client_states, rtol=1e-10)
 
 
 def test_parts_of_a_state_start_where_they_are_told(task):

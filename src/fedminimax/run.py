@@ -28,7 +28,7 @@ from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.problems.robust import SharedForm
 from fedminimax.progress import ProgressBar
 from fedminimax.result import Result
-from fedminimax.story import Story
+from fedminimax.story import Story, steps_taken
 
 SIMULATOR, ISOLATED = "simulator", "isolated"
 _ENGINES: dict[str, Any] = {SIMULATOR: Simulator, ISOLATED: Isolated}
@@ -91,15 +91,14 @@ def run(
         raise InputError("The result to continue has no trace to add to: record from the first round on.")
     begin = beginning(algorithm, problem, clients.count, start)
     first = 0 if begin is None else begin.round
-    if record and before is None and first > 0:
-        raise InputError("A trace has a row for every round from 0 on: record from the first round on, or continue a result.")
     seed = seed if before is None else before.seed
     conditions = Conditions(guard or Guard(), availability, record)
     if trace is not None:
         if not isinstance(trace, Trace):
             raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
         asked = rehearse(problem, algorithm, clients, conditions).asked
-        trace = trace.check(first + rounds, clients.count).fit(asked, type(algorithm).__name__, first + rounds)
+        last = first + rounds
+        trace = trace.check(last, clients.count, first).fit(asked, type(algorithm).__name__, last, first)
     judged, watching = named(metrics), checked(observers)
     metric, wanted = (progress, None) if isinstance(progress, str) else (None, progress)
     watching.insert(0, ProgressBar(metric, wanted))
@@ -128,7 +127,7 @@ def run(
         seed=seed,
         rounds=end.round,
         client_states=end.client_states,
-        trace=loop.story.trace() if record else None,
+        trace=loop.story.trace(steps_taken(algorithm, clients, seed, trace, before, first, end.round)) if record else None,
         seconds=loop.clock.running + (0.0 if before is None else before.seconds),
         compile_seconds=loop.clock.compiling,
         interrupted=interrupted,

@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fedminimax.engines import accounting
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientData
+from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Message
+from fedminimax.engines.cohort import everybodys_steps
 from fedminimax.engines.execution import Progress
 from fedminimax.engines.trace import Trace
 from fedminimax.result import Result
+from fedminimax.steps import UniformSteps
+
+_WORTH_KEEPING = 2**26
+"""Numbers of local steps, of all clients and rounds, above which they are not recorded: the seed draws them again."""
+_UNKNOWN = -2
+"""Stands in a recorded cohort for a client of a round before the run's first."""
 
 
 class Story:
@@ -79,13 +89,42 @@ class Story:
             history[name] = np.concatenate([[0], np.cumsum(values)])[history["round"]]
         return history
 
-    def trace(self) -> Trace:
-        """Return who took part, from round 0 on."""
-        parts, before = list(self._attendance), self._before
-        if before is not None and before.trace is not None:
-            old = before.trace
-            parts.insert(0, (old.cohorts, old.invited, old.answers, old.draws, old.waited))
-        if not parts:
-            return Trace()
+    def trace(self, steps: np.ndarray | None) -> Trace:
+        """Return who took part, from round 0 on, with the local steps of this run's rounds, [rounds, N]."""
+        before = Trace() if self._before is None or self._before.trace is None else self._before.trace
+        if not self._attendance:
+            return before
+        parts, first = list(self._attendance), self._first
+        if jax.tree.leaves(before):
+            parts.insert(0, (before.cohorts, before.invited, before.answers, before.draws, before.waited))
+        elif first > 0:  # rounds that were run elsewhere: no number of a client, so that nobody replays them
+            cohorts, *others = jax.tree.map(lambda a: np.zeros((first, *a.shape[1:]), a.dtype), parts[0])
+            parts.insert(0, (tuple(np.full_like(ids, _UNKNOWN) for ids in cohorts), *others))
         cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-        return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))
+        if steps is not None and first > 0:
+            known = before.steps is not None or not jax.tree.leaves(before)  # of rounds recorded without them nothing is known
+            earlier = np.zeros((first, *steps.shape[1:]), steps.dtype) if before.steps is None else before.steps[:first]
+            steps = np.concatenate([earlier, steps]) if known else None
+        return Trace(tuple(cohorts), steps, draws, tuple(invited), tuple(answers), tuple(waited))
+
+
+def steps_taken(
+    algorithm: Algorithm,
+    clients: ClientData,
+    seed: int,
+    trace: Trace | None,
+    before: Result | None,
+    first: int,
+    last: int,
+) -> np.ndarray | None:
+    """Return how many local steps clients took, or would have, in each round, [rounds, N]; None: what the method says."""
+    if trace is not None and trace.steps is not None:
+        return trace.steps[first:last]
+    spec: Any = getattr(algorithm, "local_steps", None)
+    told = before is not None and before.trace is not None and before.trace.steps is not None  # then these must go on
+    random = isinstance(spec, UniformSteps) and clients.count * (last - first) <= _WORTH_KEEPING
+    if last == first or not (told or random):
+        return None
+    sizes, batch_size, key = jnp.asarray(clients.sizes), getattr(algorithm, "batch_size", None), keys.root(seed)
+    drawn = jax.vmap(lambda t: everybodys_steps(spec, key, t, sizes, batch_size))(jnp.arange(first, last))
+    return np.asarray(drawn)

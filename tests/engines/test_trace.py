@@ -101,13 +101,39 @@ def test_what_a_method_can_use_is_used():
     assert go(SCAFFOLD, trace=fm.Trace((two(1, -1, -1),))).costs["replies"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("engine", ["simulator", "isolated"])
-def test_coins_may_be_written_as_numbers_and_are_recorded(engine):
-    tossed = np.array([[1, 0], [0, 1], [1, 1], [0, 0]])
+def test_coins_may_be_written_as_numbers_and_are_recorded():
+    tossed = np.array([[1, 0], [0, 1], [1, 1]])
+    by_hand = go(EXTRA.replace(coins=tuple(tossed.T.tolist())), rounds=3)
     written = fm.Trace(draws={"coins": tossed.tolist()})
-    replayed = go(EXTRA, rounds=4, trace=written, engine=engine, record=engine == "isolated")
-    by_hand = go(EXTRA.replace(coins=tuple(tossed.T.tolist())), rounds=4, engine=engine)
-    same(replayed, by_hand, 1e-12)
-    np.testing.assert_array_equal(replayed.costs["gossip_rounds"], by_hand.costs["gossip_rounds"])
-    if replayed.trace is not None:  # what is recorded on a network can be replayed, whatever the seed
-        same(go(EXTRA, rounds=4, trace=replayed.trace, engine=engine, seed=1), by_hand, 1e-12)
+    recorded = go(EXTRA, rounds=3, trace=written, engine="isolated", record=True)
+    # What is recorded on a network can be replayed, whatever the seed.
+    again = go(EXTRA, rounds=3, trace=recorded.trace, engine="isolated", seed=1)
+    for replayed in (go(EXTRA, rounds=3, trace=written), recorded, again):
+        same(replayed, by_hand, 1e-12)
+        np.testing.assert_array_equal(replayed.costs["gossip_rounds"], by_hand.costs["gossip_rounds"])
+
+
+def test_steps_are_recorded_where_they_are_not_those_of_the_method():
+    method = fm.LocalSGDA(0.05, 0.05, local_steps=fm.UniformSteps(1, 4))
+    first = go(method, record=True)
+    recorded = go(method, record=True, start=first).trace
+    assert recorded.steps.shape == (4, 4)
+    assert set(np.unique(recorded.steps)) == {1, 2, 3, 4}
+    np.testing.assert_array_equal(recorded.steps[:2], first.trace.steps)
+    np.testing.assert_array_equal(first.trace.steps.sum(1), first.costs["local_steps"])
+    # Nothing else is random here: with its steps another seed, or another method, goes the same way.
+    same(go(method, trace=fm.Trace(steps=recorded.steps), seed=7), first, 1e-12)
+    other = go(method.replace(local_steps=9), trace=fm.Trace(steps=recorded.steps), record=True, engine="isolated")
+    same(other, first, 1e-12)
+    np.testing.assert_array_equal(other.trace.steps, recorded.steps[:2])
+    went_on = go(method.replace(local_steps=9), start=other, record=True, engine="isolated")
+    np.testing.assert_array_equal(went_on.trace.steps, np.concatenate([recorded.steps[:2], np.full((2, 4), 9)]))
+    assert go(FESS, record=True, engine="isolated").trace.steps is None
+
+
+def test_a_trace_may_begin_with_no_rounds():
+    nothing = go(DRFA, rounds=0, record=True)
+    recorded = go(DRFA, record=True, start=nothing, engine="isolated")
+    assert [c.shape for c in recorded.trace.cohorts] == [(ROUNDS, 2)] * 2
+    unchanged = go(DRFA, rounds=0, record=True, start=recorded)
+    assert [c.shape for c in unchanged.trace.cohorts] == [(ROUNDS, 2)] * 2

@@ -161,7 +161,7 @@ class Round(ABC):
 
     def steps_words(self, ids: jax.Array) -> jax.Array:
         """Return the random words from which clients' numbers of local steps are drawn."""
-        return keys.words_for(keys.derive(self.key, self.t, _STEPS), ids)
+        return steps_words(self.key, self.t, ids)
 
     def fixed_steps(self, client: Any) -> Any:
         """Return the recorded number of local steps, if this run replays a trace."""
@@ -270,8 +270,7 @@ class Clients:
             return jnp.asarray(current.trace.steps)[current.t]
         if isinstance(spec, int):
             return spec
-        ids = jnp.arange(self.count)
-        return local_steps.draw(spec, current.steps_words(ids), ids, jnp.asarray(current.sizes), batch_size)
+        return everybodys_steps(spec, current.key, current.t, jnp.asarray(current.sizes), batch_size)
 
     def equal_steps(self, count: int) -> None:
         """Say that everybody takes ``count`` local steps, on which the server counts: a trace of others is refused."""
@@ -297,6 +296,17 @@ class Clients:
         current.draws[name] = drawn
         current.asked.draws[name] = Draw(jax.eval_shape(lambda: drawn), low, high)
         return drawn
+
+
+def steps_words(key: Key, t: Any, ids: jax.Array) -> jax.Array:
+    """Return the random words from which clients' numbers of local steps are drawn in round t; ``key`` is the run's."""
+    return keys.words_for(keys.derive(key, t, _STEPS), ids)
+
+
+def everybodys_steps(spec: local_steps.Steps, key: Key, t: Any, sizes: jax.Array, batch_size: int | None) -> jax.Array:
+    """Return every client's tau_i in round t, [N]; ``key`` is the run's."""
+    ids = jnp.arange(sizes.shape[0])
+    return jnp.broadcast_to(local_steps.draw(spec, steps_words(key, t, ids), ids, sizes, batch_size), ids.shape)
 
 
 class Cohort:

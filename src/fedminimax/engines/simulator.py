@@ -406,7 +406,7 @@ class Simulator:
         if isinstance(kept, ClientStore) and kept.folder is not None and kept.folder.resolve() == folder.resolve():
             if start is not None and kept.rounds != start.round:
                 raise InputError(
-                    f"The states in {folder} are those after {kept.rounds} rounds, but the result to continue has "
+                    f"The states in {folder} are those after {kept.rounds} rounds, but the run goes on from round "
                     f"{start.round}: continue the later result, or give another folder from the start."
                 )
             return kept
