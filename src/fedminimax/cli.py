@@ -1,4 +1,4 @@
-"""The command line: ``fedminimax demo``, ``fedminimax fair``, ``fedminimax check``, ``fedminimax list``, ``fedminimax --version``."""
+"""The command line: ``fedminimax demo``, ``fair``, ``check``, ``list``, and ``--version``."""
 
 from __future__ import annotations
 

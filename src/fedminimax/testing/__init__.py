@@ -58,7 +58,9 @@ class Report:
 
     def __str__(self) -> str:
         rows = [f"{'holds ' if v.passed else 'FAILS '} {v.name.replace('_', ' ')}" for v in self.verdicts]
-        failed = [f"\n{v.name.replace('_', ' ')}:\n  wanted: {v.claim}\n  found:  {v.detail}" for v in self.verdicts if not v.passed]
+        failed = [
+            f"\n{v.name.replace('_', ' ')}:\n  wanted: {v.claim}\n  found:  {v.detail}" for v in self.verdicts if not v.passed
+        ]
         held = sum(v.passed for v in self.verdicts)
         return "\n".join([f"{self.subject}: {held} of {len(self.verdicts)} checks hold", *rows, *failed])
 
@@ -111,9 +113,7 @@ def check_problem(
     if not hasattr(problem, "bind"):
         raise InputError(f"check_problem needs a problem, such as MinimaxProblem(...), not {type(problem).__name__}.")
     bound = of_problems.bind(problem, clients)
-    claims = {
-        name: (" ".join((fn.__doc__ or "").split()), lambda fn=fn: fn(bound)) for name, fn in of_problems.CHECKS.items()
-    }
+    claims = {name: (" ".join((fn.__doc__ or "").split()), lambda fn=fn: fn(bound)) for name, fn in of_problems.CHECKS.items()}
     return _report(bound.problem.name, claims, raises, tell)
 
 

@@ -1,7 +1,7 @@
 """The contract: what every method must do, on every small problem, strategy and engine.
 
-A check is a function of a :class:`Subject` that raises an AssertionError; its docstring is the claim. The project's own suite runs
-them on every row of its roster, and :func:`fedminimax.testing.check_method` on a method of yours.
+A check is a function of a :class:`Subject` that raises an AssertionError; its docstring is the claim. The project's own suite
+runs them on every row of its roster, and :func:`fedminimax.testing.check_method` on a method of yours.
 """
 
 from __future__ import annotations
