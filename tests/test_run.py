@@ -123,8 +123,8 @@ def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64,
         go(**given(jax.tree.map(lambda a: a[:3], in_single)))
     with pytest.raises(fm.InputError, match=r"structure of Scaffold\.init_client"):
         go(**given((in_single, in_single)))
+    single = fm.FedAvg(0.05).init(made.problem)
     with pytest.raises(fm.InputError, match="Clients of FedAvg keep nothing from round to round: leave client_states out"):
-        single = fm.FedAvg(0.05).init(made.problem)
         fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=1, start=fm.Snapshot(single, in_single))
     with pytest.raises(fm.InputError, match="round is -1"):
         go(start=fm.Snapshot(half.state, round=-1))

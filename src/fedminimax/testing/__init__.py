@@ -6,8 +6,9 @@ what does not hold, as scikit-learn's ``check_estimator`` does for estimators.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +96,7 @@ def check_method(
         if name not in CHECKS:
             raise InputError(f"There is no check {name!r}: there are {', '.join(CHECKS)}.")
     checks = {name: CHECKS[name] for name in wanted if CHECKS[name].applies(subject)}
-    claims = {name: (check.claim, lambda check=check: check(subject)) for name, check in checks.items()}
+    claims = {name: (check.claim, functools.partial(check, subject)) for name, check in checks.items()}
     return _report(type(method).__name__, claims, raises, tell)
 
 
@@ -118,7 +119,7 @@ def check_problem(
 
 
 def _report(
-    subject: str, claims: dict[str, tuple[str, Callable[[], None]]], raises: bool, tell: Callable[[Verdict], None]
+    subject: str, claims: Mapping[str, tuple[str, Callable[[], None]]], raises: bool, tell: Callable[[Verdict], None]
 ) -> Report:
     verdicts = []
     for name, (claim, run) in claims.items():
