@@ -114,7 +114,9 @@ def check_problem(
     if not hasattr(problem, "bind"):
         raise InputError(f"check_problem needs a problem, such as MinimaxProblem(...), not {type(problem).__name__}.")
     bound = of_problems.bind(problem, clients)
-    claims = {name: (" ".join((fn.__doc__ or "").split()), lambda fn=fn: fn(bound)) for name, fn in of_problems.CHECKS.items()}
+    claims = {
+        name: (" ".join((fn.__doc__ or "").split()), functools.partial(fn, bound)) for name, fn in of_problems.CHECKS.items()
+    }
     return _report(bound.problem.name, claims, raises, tell)
 
 

@@ -206,9 +206,10 @@ def runs_continue_exactly(subject: Subject) -> None:
 def state_is_a_pytree_with_the_players_that_can_be_sent(subject: Subject) -> None:
     """The state has the problem's players, and becomes bytes and back."""
     state, problem = subject.start, subject.main.problem
-    assert jax.tree.structure(state.x) == jax.tree.structure(problem.x0), "state.x is not like the problem's x0"
     y0 = problem.bind(subject.main.clients)[0].y0 if state.y is not None else None
-    assert jax.tree.structure(state.y) == jax.tree.structure(y0), "state.y is not like the problem's y0"
+    for name, mine, its in (("x", state.x, problem.x0), ("y", state.y, y0)):
+        structure: Any = jax.tree.structure(mine)
+        assert structure == jax.tree.structure(its), f"state.{name} is not like the problem's {name}0"
     back = wire.decode(wire.encode(jax.tree.map(np.asarray, state)))
     assert type(back) is type(state), "the state comes back as another class: decorate it with @state"
     close(state, back, 0)
