@@ -7,7 +7,8 @@ P. Sharma, R. Panda and G. Joshi, "Federated minimax optimization with client he
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import jax.numpy as jnp
 
@@ -15,7 +16,7 @@ from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import refresh, server_step
 from fedminimax.algorithms.local_sgda import SnapshotState
-from fedminimax.algorithms.solvers import Plain, Solver, Weighted
+from fedminimax.algorithms.solvers import Plain, Solver, one_or_each
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.schedules import Scalar
@@ -29,18 +30,26 @@ class _Normalised(Algorithm):
     lr_y: Scalar
     server_lr_x: Scalar
     server_lr_y: Scalar
-    solver: Solver
+    solver: Solver | Sequence[Solver]
     local_steps: Steps
     batch_size: int | None
     cohort_size: int | None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "solver", one_or_each(self.solver))
         super().__post_init__()
-        longest = most_steps(self.local_steps)
-        if isinstance(self.solver, Weighted) and longest is not None and longest > len(self.solver.a):
-            raise InputError(
-                f"Weighted has {len(self.solver.a)} weights, but clients take up to {longest} steps: give one each."
-            )
+        if (longest := most_steps(self.local_steps)) is not None:
+            self._solver.check(getattr(self.local_steps, "counts", longest), (self.lr_x, self.lr_y))
+
+    def check(self, clients: Any, steps: Any = None) -> None:
+        """Raise an :class:`InputError` for what these clients, with their solvers, cannot carry out."""
+        super().check(clients, steps)
+        self._solver.check(self.most_steps(clients, steps), (self.lr_x, self.lr_y))
+
+    @property
+    def _solver(self) -> Solver:
+        """All clients' solvers as one."""
+        return cast(Solver, self.solver)
 
     def _server_step(self, problem: Any, z: Point, clients: Any, *x_snapshot: Tree) -> Point:
         cohort = clients.sample(self.cohort_size)
@@ -49,22 +58,29 @@ class _Normalised(Algorithm):
         g = cohort.sum(self.normalised_update, z.x, z.y, *x_snapshot, weights=weights)
         # tau_eff = sum_i p_i ||a_i||_1 over all n clients, also under partial participation
         steps = clients.steps(self.local_steps, self.batch_size)
-        tau_eff_x = jnp.sum(clients.weights * self.solver.norm(steps, self.lr_x))
-        tau_eff_y = jnp.sum(clients.weights * self.solver.norm(steps, self.lr_y))
+        tau_eff_x, tau_eff_y = (
+            jnp.sum(clients.weights * _defined(self._solver.norms(clients.count, steps, lr))) for lr in (self.lr_x, self.lr_y)
+        )
         return server_step(problem, z, g, self.server_lr_x * tau_eff_x, self.server_lr_y * tau_eff_y)
 
     def normalised_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_snapshot: Tree | None = None) -> Point:
         """Return the client's local update over ||a_i||_1: (-eta_x g_{x,i}, +eta_y g_{y,i})."""
         start = Point(x, y)
-        end = self.solver.run(
+        end = self._solver.run(
             problem, client, start, self.lr_x, self.lr_y, self.local_steps, self.batch_size, x_snapshot=x_snapshot
         )
         steps = client.steps(self.local_steps, self.batch_size)
         moved = players.sub(end, start)
         return Point(
-            players.scale(moved.x, 1.0 / self.solver.norm(steps, self.lr_x)),
-            players.scale(moved.y, 1.0 / self.solver.norm(steps, self.lr_y)),
+            players.scale(moved.x, 1.0 / self._solver.norm(steps, self.lr_x, client.id)),
+            players.scale(moved.y, 1.0 / self._solver.norm(steps, self.lr_y, client.id)),
         )
+
+
+def _defined(norms: Any) -> Any:
+    """Return the norms, zero where one is no number: the guard refuses what such a client sends, and its place in tau_eff must
+    not undo that."""
+    return jnp.where(jnp.isfinite(norms), norms, 0.0)
 
 
 @algorithm
@@ -88,7 +104,8 @@ class FedNormSGDA(_Normalised):
         lr_y: eta_y, the clients' step size for y.
         server_lr_x: gamma_x / eta_x.
         server_lr_y: gamma_y / eta_y.
-        solver: the local solver: :class:`Plain`, :class:`Momentum`, :class:`Proximal` or :class:`Weighted`.
+        solver: the local solver: :class:`Plain`, :class:`Momentum`, :class:`Proximal`, :class:`Weighted` or one of your own
+            (:class:`Solver`); or a tuple with one for each client, whose a_i then differ.
         local_steps: tau_i, the same for all or :class:`UniformSteps` / :class:`ClientSteps`.
         batch_size: examples a step; None: the full local batch.
         cohort_size: clients a round; None: everybody.
@@ -98,7 +115,7 @@ class FedNormSGDA(_Normalised):
     lr_y: Scalar
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
-    solver: Solver = Plain()
+    solver: Solver | Sequence[Solver] = Plain()
     local_steps: Steps = static(default=10)
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
@@ -180,7 +197,7 @@ class FedNormSGDAPlus(_Normalised):
         lr_y: eta_y, the clients' step size for y.
         server_lr_x: gamma_x / eta_x.
         server_lr_y: gamma_y / eta_y.
-        solver: the local solver.
+        solver: the local solver, or one for each client.
         snapshot_every: S, in rounds.
         local_steps: tau_i.
         batch_size: examples a step; None: the full local batch.
@@ -191,7 +208,7 @@ class FedNormSGDAPlus(_Normalised):
     lr_y: Scalar
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
-    solver: Solver = Plain()
+    solver: Solver | Sequence[Solver] = Plain()
     snapshot_every: int = static(default=1)
     local_steps: Steps = static(default=10)
     batch_size: int | None = static(default=None)
