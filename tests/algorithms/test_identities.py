@@ -191,14 +191,73 @@ def test_fed_norm_sgda_equals_equations_2_and_3_by_hand(x64, solver, plus):
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
 
 
-def test_sagda_equals_its_definition_by_hand(task):
-    method = fm.SAGDA(0.03, 0.05, server_lr_x=1.2, server_lr_y=0.9, local_steps=3, cohort_size=2)
-    cohort = [[0, 3], [5, 1], [2, 4]]
+P = np.array([1.0, 2, 3, 2, 1, 3]) / 12
+COHORTS = [[0, 3, 1], [5, -1, 2], [2, 4, 5]]
+"""Who takes part by turns; a place in the second round stays empty."""
+
+
+@pytest.fixture
+def unequal(x64):
+    return fm.problems.quadratic(6, examples=2, noise=0.4, weights=P, seed=1)
+
+
+def over(cohort, values):
+    """The p-weighted mean over those who replied."""
+    return np.average(values, axis=0, weights=P[[i for i in cohort if i >= 0]])
+
+
+@pytest.mark.parametrize("kind", [fm.LocalSGDA, fm.FSGDA], ids=lambda kind: kind.__name__)
+def test_means_are_weighted_by_p_over_those_who_replied(unequal, kind):
+    """K local steps, then x + s (mean - x), the mean by p_i over the cohort's sum of p."""
+    server = {"server_lr_x": 1.3, "server_lr_y": 0.8} if kind is fm.FSGDA else {}
 
     def update(x, y, memory, gradients, t):
-        mine = [gradients[i] for i in cohort[t]]
+        ends = []
+        for i in COHORTS[t]:
+            u, v = x, y
+            for _ in range(3 if i >= 0 else 0):
+                gx, gy = gradients[i](u, v)
+                u, v = u - 0.03 * gx, v + 0.05 * gy
+            ends += [(u - x, v - y)] if i >= 0 else []
+        x_bar, y_bar = (over(COHORTS[t], [e[k] for e in ends]) for k in (0, 1))
+        return x + server.get("server_lr_x", 1.0) * x_bar, y + server.get("server_lr_y", 1.0) * y_bar
+
+    method = kind(0.03, 0.05, local_steps=3, cohort_size=3, **server)
+    result = go(unequal, method, rounds=3, trace=fm.Trace((np.array(COHORTS),)))
+    x, y = by_hand(unequal, 3, update)
+    np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fm.LocalSGDAPlus(0.03, 0.05, local_steps=1, cohort_size=3),
+        fm.FessGDA(0.03, 0.05, p=0.5, local_steps=1, cohort_size=3),
+        fm.ParallelSGDA(0.03, 0.05, cohort_size=3),
+        fm.CODAPlus(0.03, 0.05, theta=0.5, local_steps=1, cohort_size=3),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_the_first_step_of_the_others_is_weighted_by_p_too(unequal, method):
+    result = go(unequal, method, rounds=1, trace=fm.Trace((np.array(COHORTS[1:2]),)))
+
+    def update(x, y, memory, gradients, t):
+        g = [gradients[i](x, y) for i in COHORTS[1] if i >= 0]
+        return x - 0.03 * over(COHORTS[1], [v[0] for v in g]), y + 0.05 * over(COHORTS[1], [v[1] for v in g])
+
+    x, y = by_hand(unequal, 1, update)
+    np.testing.assert_allclose(result.x, x, rtol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-12)
+
+
+def test_sagda_equals_its_definition_by_hand(unequal):
+    method = fm.SAGDA(0.03, 0.05, server_lr_x=1.2, server_lr_y=0.9, local_steps=3, cohort_size=3)
+
+    def update(x, y, memory, gradients, t):
+        mine = [gradients[i] for i in COHORTS[t] if i >= 0]
         v = [g(x, y) for g in mine]
-        bar = [np.mean([w[k] for w in v], axis=0) for k in (0, 1)]
+        bar = [over(COHORTS[t], [w[k] for w in v]) for k in (0, 1)]
         moves = []
         for g, own in zip(mine, v, strict=True):
             u, w = x, y
@@ -206,10 +265,10 @@ def test_sagda_equals_its_definition_by_hand(task):
                 gx, gy = g(u, w)
                 u, w = u - 0.03 * (gx - own[0] + bar[0]), w + 0.05 * (gy - own[1] + bar[1])
             moves.append((u - x, w - y))
-        return x + 1.2 * np.mean([m[0] for m in moves], axis=0), y + 0.9 * np.mean([m[1] for m in moves], axis=0)
+        return x + 1.2 * over(COHORTS[t], [m[0] for m in moves]), y + 0.9 * over(COHORTS[t], [m[1] for m in moves])
 
-    result = go(task, method, rounds=3, trace=fm.Trace((np.array(cohort),)))
-    x, y = by_hand(task, 3, update)
+    result = go(unequal, method, rounds=3, trace=fm.Trace((np.array(COHORTS),)))
+    x, y = by_hand(unequal, 3, update)
     np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
 

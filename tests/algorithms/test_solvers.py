@@ -53,7 +53,7 @@ class Fading(fm.Solver):
 
 @fm.local_solver
 class Averaging(fm.Solver):
-    """The step follows the mean of the gradients so far, which needs a memory: a_j = sum_{k >= j} 1 / (k + 1), ||a||_1 = tau."""
+    """The step follows the mean of the gradients, which needs a memory: a_j = sum_{k >= j} 1 / (k + 1), ||a||_1 = tau."""
 
     def init(self, z, client):
         return players.zeros_like(z)
