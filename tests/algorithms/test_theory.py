@@ -21,7 +21,7 @@ def steps_of(method):
 def lemmas(L, mu, p, few, many, P, bL, bG, pl):
     """The bounds of Lemmas B.3, B.4, B.5 (and section B.5) with a_i = (1, ..., 1), by name; tau is between few and many."""
     n, kappa, inf = len(p), L / mu, math.inf
-    eff, away, alike = p @ many, (n - P) / (n - 1), (P - 1) / (n - 1)
+    eff, away, alike = p @ many, (n - P) / max(n - 1, 1), (P - 1) / (n - 1) if n > 1 else 1.0
     ratio = max(p / few)  # max_i w_i ||a_i||_2^2 / ||a_i||_1^2, and max_{i,k} w_i a_i^(k) / ||a_i||_1
     M = max((many - 1) ** 2 + bL**2 * (many - 1))
     under = lambda value: 1 / value if value else inf
@@ -69,6 +69,8 @@ CASES = [  # p, tau, P, beta_L, beta_G, mu, pl
     (UNEQUAL, (3, 1, 2, 1, 1), 5, 1.0, 10.0, 2000.0, False),
     (UNEQUAL, (2, 4, 3, 5, 2), 1, 3.0, 0.02, 0.5, False),
     (np.full(4, 0.25), 3, 2, 1.0, 1.0, 0.5, False),
+    (np.ones(1), 3, 1, 0.0, 1.0, 0.5, False),
+    (np.full(2, 0.5), 3, 1, 0.0, 1.0, 0.5, False),
     (np.full(4, 0.25), fm.UniformSteps(2, 6), 2, 1.0, 1.0, 0.5, False),
 ]
 
