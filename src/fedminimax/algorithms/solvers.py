@@ -330,10 +330,10 @@ class PerClient(Solver):
         count = len(self.places)
         if np.ndim(steps) == 1 and len(steps) != count:
             raise InputError(f"There are {count} solvers, but {len(steps)} clients: give one each, or one for all.")
-        steps = np.broadcast_to(np.asarray(steps), (count,))
+        steps, places = np.broadcast_to(np.asarray(steps), (count,)), np.asarray(self.places)
         for j, kind in enumerate(self.kinds):
             for row, solver in enumerate(kind):
-                served = np.array([place == (j, row) for place in self.places])
+                served = (places == (j, row)).all(axis=1)
                 solver.check(np.where(served, steps, 0), lrs)
 
     def _own(self, client: Any) -> tuple[Any, list[Solver]]:
