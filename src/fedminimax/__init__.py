@@ -41,7 +41,9 @@ from fedminimax.algorithms import (  # noqa: E402
     Sliding,
     SlidingNN,
     SmoothedGDA,
+    Solver,
     Weighted,
+    local_solver,
 )
 from fedminimax.compare import Curves, compare  # noqa: E402
 from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
@@ -114,6 +116,7 @@ __all__ = [
     "Sliding",
     "SlidingNN",
     "SmoothedGDA",
+    "Solver",
     "Sweep",
     "Task",
     "Trace",
@@ -123,6 +126,7 @@ __all__ = [
     "__version__",
     "compare",
     "data",
+    "local_solver",
     "metrics",
     "models",
     "penalties",

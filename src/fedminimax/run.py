@@ -128,6 +128,7 @@ def run(
         if not isinstance(trace, Trace):
             raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
         trace = trace.check(first + rounds, clients.count, first)
+        algorithm.check(clients, trace.steps)
     judged = named(metrics)
     _check_place(client_store, engine)
     conditions = Conditions(guard or Guard(), availability, record)
@@ -432,12 +433,7 @@ def check_input(
             f"{type(algorithm).__name__} is for a {algorithm.solves.__name__}, but {bound.name} is a {kind}{advice}."
         )
     bound.check(clients)
-    counts = getattr(getattr(algorithm, "local_steps", None), "counts", None)
-    if counts is not None and len(counts) != clients.count:
-        raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
-    cohort = getattr(algorithm, "cohort_size", None)
-    if cohort is not None and cohort > clients.count:
-        raise InputError(f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}.")
+    algorithm.check(clients)
     return bound, clients
 
 

@@ -79,6 +79,17 @@ def test_normalisation_holds_for_other_solvers(x64, solver):
     assert distance(second, task.solution) < 0.6 * distance(first, task.solution)
 
 
+def test_one_point_concave_maxima_are_found_and_unequal_work_does_not_move_them(x64):
+    """NC-1PC (fed-norm-sgda, Theorem 2 and Remark 5): from where Phi is concave and F not, to grad Phi = 0."""
+    task = fm.problems.one_point_concave(4, weights=[1, 2, 3, 4], seed=2)
+    assert distance(solve(task, fm.FessGDA(0.03, 0.2, local_steps=1, p=0.5, beta=0.5), 1500), task.solution) < 1e-9
+    work = {"local_steps": fm.ClientSteps((1, 4, 2, 3)), "snapshot_every": 2}
+    normalised = solve(task, fm.FedNormSGDAPlus(0.005, 0.05, **work), 3000)
+    naive = solve(task, fm.LocalSGDAPlus(0.005, 0.05, **work), 3000)
+    assert distance(normalised, task.solution) < 0.02
+    assert distance(naive, task.solution) > 20 * distance(normalised, task.solution)
+
+
 def test_constrained_saddle_satisfies_the_variational_inequality(task):
     """With y in a small ball the limit must be stationary: x-gradient zero, y fixed by its projected step."""
     problem = task.problem.replace(y_set=fm.sets.L2Ball(0.2))

@@ -130,69 +130,137 @@ def test_fess_gda_equals_algorithm_1_by_hand(task):
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("plus", [False, True])
-@pytest.mark.parametrize("solver", [Plain(), Momentum(0.7), Proximal(0.4), Weighted((1.0, 0.5, 0.2, 0.7, 0.3))], ids=repr)
+DECAY = (1.0, 0.5, 0.2, 0.7, 0.3)
+MIXED = (Momentum(0.7), Weighted(DECAY), Plain(), Proximal(0.4), Momentum(0.2), Proximal(1.5))
+
+
+@pytest.mark.parametrize(
+    ("solver", "plus"),
+    [(s, plus) for s in (Plain(), Momentum(0.7), Proximal(0.4), Weighted(DECAY)) for plus in (False, True)] + [(MIXED, False)],
+    ids=lambda v: repr(v)[:20],
+)
 def test_fed_norm_sgda_equals_equations_2_and_3_by_hand(x64, solver, plus):
     """Gradients are collected, weighted by a_i, normalised by ||a_i||_1 and put together as the paper prints it."""
     p = np.array([1.0, 2, 3, 2, 1, 3]) / 12
     task = fm.problems.quadratic(6, weights=p, seed=3)
     tau, cohort, n = (2, 5, 3, 4, 1, 5), [[0, 1, 4], [3, 5, 2], [1, 2, 3], [5, 4, 0]], 6
     kind, extra = (fm.FedNormSGDAPlus, {"snapshot_every": 2}) if plus else (fm.FedNormSGDA, {})
-    lr_x, lr_y, rho, mu = 0.03, 0.05, 0.7, 0.4
+    lr_x, lr_y = 0.03, 0.05
+    each = solver if isinstance(solver, tuple) else (solver,) * n
     method = kind(
         lr_x, lr_y, server_lr_x=1.2, server_lr_y=0.9, solver=solver, local_steps=fm.ClientSteps(tau), cohort_size=3, **extra
     )
 
-    def weights_of(steps, lr):
+    def weights_of(i, lr):
+        steps, own = tau[i], each[i]
         k = np.arange(steps)
         return {
-            Plain: np.ones(steps),
-            Momentum: (1 - rho ** (steps - k)) / (1 - rho),
-            Proximal: (1 - lr * mu) ** (steps - 1 - k),
-            Weighted: np.array([1.0, 0.5, 0.2, 0.7, 0.3])[:steps],
-        }[type(solver)]
+            Plain: lambda: np.ones(steps),
+            Momentum: lambda: (1 - own.rho ** (steps - k)) / (1 - own.rho),
+            Proximal: lambda: (1 - lr * own.mu) ** (steps - 1 - k),
+            Weighted: lambda: np.array(DECAY)[:steps],
+        }[type(own)]()
 
     def update(x, y, memory, gradients, t):
         if t % 2 == 0:
             memory["snapshot"] = x
         total_x, total_y = 0.0, 0.0
         for i in cohort[t]:
-            u, v, du, dv, seen = x, y, np.zeros(4), np.zeros(3), []
+            u, v, du, dv, seen, own = x, y, np.zeros(4), np.zeros(3), [], each[i]
             for k in range(tau[i]):
                 gx = gradients[i](u, v)[0]
                 gy = gradients[i](memory["snapshot"] if plus else u, v)[1]
                 seen.append((gx, gy))
-                if isinstance(solver, Momentum):
-                    du, dv = rho * du + gx, rho * dv + gy
-                elif isinstance(solver, Proximal):
-                    du, dv = gx + mu * (u - x), gy - mu * (v - y)
-                elif isinstance(solver, Weighted):
-                    du, dv = solver.a[k] * gx, solver.a[k] * gy
+                if isinstance(own, Momentum):
+                    du, dv = own.rho * du + gx, own.rho * dv + gy
+                elif isinstance(own, Proximal):
+                    du, dv = gx + own.mu * (u - x), gy - own.mu * (v - y)
+                elif isinstance(own, Weighted):
+                    du, dv = own.a[k] * gx, own.a[k] * gy
                 else:
                     du, dv = gx, gy
                 u, v = u - lr_x * du, v + lr_y * dv
-            a_x, a_y = weights_of(tau[i], lr_x), weights_of(tau[i], lr_y)
+            a_x, a_y = weights_of(i, lr_x), weights_of(i, lr_y)
             share = p[i] * n / len(cohort[t])
             total_x = total_x + share * sum(a * g[0] for a, g in zip(a_x, seen, strict=True)) / a_x.sum()
             total_y = total_y + share * sum(a * g[1] for a, g in zip(a_y, seen, strict=True)) / a_y.sum()
-        eff_x = sum(p[i] * weights_of(tau[i], lr_x).sum() for i in range(n))
-        eff_y = sum(p[i] * weights_of(tau[i], lr_y).sum() for i in range(n))
+        eff_x = sum(p[i] * weights_of(i, lr_x).sum() for i in range(n))
+        eff_y = sum(p[i] * weights_of(i, lr_y).sum() for i in range(n))
         return x - eff_x * 1.2 * lr_x * total_x, y + eff_y * 0.9 * lr_y * total_y
 
-    result = fm.run(task.problem, task.clients, method, rounds=4, trace=fm.Trace((np.array(cohort),)))
     x, y = by_hand(task, 4, update)
+    result = fm.run(task.problem, task.clients, method, rounds=4, trace=fm.Trace((np.array(cohort),)))
     np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
 
 
-def test_sagda_equals_its_definition_by_hand(task):
-    method = fm.SAGDA(0.03, 0.05, server_lr_x=1.2, server_lr_y=0.9, local_steps=3, cohort_size=2)
-    cohort = [[0, 3], [5, 1], [2, 4]]
+P = np.array([1.0, 2, 3, 2, 1, 3]) / 12
+COHORTS = [[0, 3, 1], [5, -1, 2], [2, 4, 5]]
+"""Who takes part by turns; a place in the second round stays empty."""
+
+
+@pytest.fixture
+def unequal(x64):
+    return fm.problems.quadratic(6, examples=2, noise=0.4, weights=P, seed=1)
+
+
+def over(cohort, values):
+    """The p-weighted mean over those who replied."""
+    return np.average(values, axis=0, weights=P[[i for i in cohort if i >= 0]])
+
+
+@pytest.mark.parametrize("kind", [fm.LocalSGDA, fm.FSGDA], ids=lambda kind: kind.__name__)
+def test_means_are_weighted_by_p_over_those_who_replied(unequal, kind):
+    """K local steps, then x + s (mean - x), the mean by p_i over the cohort's sum of p."""
+    server = {"server_lr_x": 1.3, "server_lr_y": 0.8} if kind is fm.FSGDA else {}
 
     def update(x, y, memory, gradients, t):
-        mine = [gradients[i] for i in cohort[t]]
+        ends = []
+        for i in COHORTS[t]:
+            u, v = x, y
+            for _ in range(3 if i >= 0 else 0):
+                gx, gy = gradients[i](u, v)
+                u, v = u - 0.03 * gx, v + 0.05 * gy
+            ends += [(u - x, v - y)] if i >= 0 else []
+        x_bar, y_bar = (over(COHORTS[t], [e[k] for e in ends]) for k in (0, 1))
+        return x + server.get("server_lr_x", 1.0) * x_bar, y + server.get("server_lr_y", 1.0) * y_bar
+
+    method = kind(0.03, 0.05, local_steps=3, cohort_size=3, **server)
+    result = go(unequal, method, rounds=3, trace=fm.Trace((np.array(COHORTS),)))
+    x, y = by_hand(unequal, 3, update)
+    np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fm.LocalSGDAPlus(0.03, 0.05, local_steps=1, cohort_size=3),
+        fm.FessGDA(0.03, 0.05, p=0.5, local_steps=1, cohort_size=3),
+        fm.ParallelSGDA(0.03, 0.05, cohort_size=3),
+        fm.CODAPlus(0.03, 0.05, theta=0.5, local_steps=1, cohort_size=3),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_the_first_step_of_the_others_is_weighted_by_p_too(unequal, method):
+    result = go(unequal, method, rounds=1, trace=fm.Trace((np.array(COHORTS[1:2]),)))
+
+    def update(x, y, memory, gradients, t):
+        g = [gradients[i](x, y) for i in COHORTS[1] if i >= 0]
+        return x - 0.03 * over(COHORTS[1], [v[0] for v in g]), y + 0.05 * over(COHORTS[1], [v[1] for v in g])
+
+    x, y = by_hand(unequal, 1, update)
+    np.testing.assert_allclose(result.x, x, rtol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-12)
+
+
+def test_sagda_equals_its_definition_by_hand(unequal):
+    method = fm.SAGDA(0.03, 0.05, server_lr_x=1.2, server_lr_y=0.9, local_steps=3, cohort_size=3)
+
+    def update(x, y, memory, gradients, t):
+        mine = [gradients[i] for i in COHORTS[t] if i >= 0]
         v = [g(x, y) for g in mine]
-        bar = [np.mean([w[k] for w in v], axis=0) for k in (0, 1)]
+        bar = [over(COHORTS[t], [w[k] for w in v]) for k in (0, 1)]
         moves = []
         for g, own in zip(mine, v, strict=True):
             u, w = x, y
@@ -200,10 +268,10 @@ def test_sagda_equals_its_definition_by_hand(task):
                 gx, gy = g(u, w)
                 u, w = u - 0.03 * (gx - own[0] + bar[0]), w + 0.05 * (gy - own[1] + bar[1])
             moves.append((u - x, w - y))
-        return x + 1.2 * np.mean([m[0] for m in moves], axis=0), y + 0.9 * np.mean([m[1] for m in moves], axis=0)
+        return x + 1.2 * over(COHORTS[t], [m[0] for m in moves]), y + 0.9 * over(COHORTS[t], [m[1] for m in moves])
 
-    result = go(task, method, rounds=3, trace=fm.Trace((np.array(cohort),)))
-    x, y = by_hand(task, 3, update)
+    result = go(unequal, method, rounds=3, trace=fm.Trace((np.array(COHORTS),)))
+    x, y = by_hand(unequal, 3, update)
     np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
 
@@ -212,13 +280,13 @@ def test_sagda_equals_its_definition_by_hand(task):
 @pytest.mark.parametrize("tau", [1, 2, 7])
 def test_the_momentum_normaliser_is_the_sum_of_its_coefficients(x64, rho, tau):
     by_sums = sum(sum(rho ** (j - k) for j in range(k, tau)) for k in range(tau))
-    np.testing.assert_allclose(Momentum(rho).norm(tau, 0.1), by_sums, rtol=1e-12)
+    np.testing.assert_allclose(Momentum(rho).norm(tau, 0.1, 0), by_sums, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-8, 1e-6, 1e-3, 0.3])
 def test_the_proximal_normaliser_is_exact_in_float32(rate):
     by_sums = sum((1 - rate) ** k for k in range(10))
-    np.testing.assert_allclose(Proximal(rate).norm(10, 1.0), by_sums, rtol=1e-6)
+    np.testing.assert_allclose(Proximal(rate).norm(10, 1.0, 0), by_sums, rtol=1e-6)
 
 
 def test_saddle_is_where_all_gradients_vanish(x64):

@@ -89,6 +89,31 @@ def test_translation_turns_a_stationary_point_of_f_into_one_of_phi(x64):
     np.testing.assert_allclose(grad_phi, 2 * l * np.linalg.norm(result.x - near.x), rtol=1e-6)
 
 
+def test_one_point_concave_is_what_its_name_says(x64):
+    """Assumption 9 of fed-norm-sgda, for every client at one and the same y*(x); neither convex in x nor concave in y."""
+    p = np.array([1.0, 2, 3]) / 6
+    task = fm.problems.one_point_concave(3, examples=4, noise=0.5, weights=p, seed=1)
+    problem, rng = task.problem, np.random.default_rng(0)
+    B = task.clients[0]["B"][0]
+    curved = {"x": False, "y": False}
+    for scale in (0.1, 1.0, 3.0, 10.0):
+        x, y = scale * rng.normal(size=4), scale * rng.normal(size=3)
+        best = B @ x
+        ends = best + np.array([[3.0], [9.0]])
+        for client in task.clients:
+            value = lambda x, y, client=client: float(problem.loss(x, y, client))
+            slope = np.asarray(problem.grad_y(jnp.asarray(x), jnp.asarray(y), client))
+            assert slope @ (y - best) <= value(x, y) - value(x, best) + 1e-12
+            assert value(x, y) < value(x, best)
+            curved["y"] |= value(x, ends.mean(axis=0)) < (value(x, ends[0]) + value(x, ends[1])) / 2 - 1e-6
+            curved["x"] |= value(x, B @ x) > (value(x + 1, B @ (x + 1)) + value(x - 1, B @ (x - 1))) / 2 + 1e-6
+        phi = metrics.Phi()(problem, task.clients, Point(jnp.asarray(x), jnp.asarray(y)))
+        gradient = 2 * x / (1 + x**2) ** 2
+        np.testing.assert_allclose(phi["value"], np.sum(x**2 / (1 + x**2)), rtol=1e-12)
+        np.testing.assert_allclose(phi["grad"], np.linalg.norm(gradient), rtol=1e-10)
+    assert curved == {"x": True, "y": True}
+
+
 def test_weights_are_normalised_and_by_size_when_asked(x64):
     _, clients = fair()
     problem = lambda w: fm.MinimaxProblem(lambda x, y, b: 0.0 * x[0], jnp.ones(1), jnp.ones(1), weights=w)

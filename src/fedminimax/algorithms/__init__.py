@@ -20,7 +20,7 @@ from fedminimax.algorithms.q_fed_avg import QFedAvg
 from fedminimax.algorithms.scaff_pd import ScaffPD
 from fedminimax.algorithms.scaffold import Scaffold
 from fedminimax.algorithms.sliding import Sliding, SlidingNN
-from fedminimax.algorithms.solvers import Momentum, Plain, Proximal, Weighted
+from fedminimax.algorithms.solvers import Momentum, PerClient, Plain, Proximal, Solver, Weighted, local_solver
 
 __all__ = [
     "AFL",
@@ -51,6 +51,7 @@ __all__ = [
     "LocalTraining",
     "Momentum",
     "ParallelSGDA",
+    "PerClient",
     "Plain",
     "Proximal",
     "QFedAvg",
@@ -59,8 +60,10 @@ __all__ = [
     "Sliding",
     "SlidingNN",
     "SmoothedGDA",
+    "Solver",
     "Weighted",
     "algorithm",
+    "local_solver",
     "state",
     "static",
 ]

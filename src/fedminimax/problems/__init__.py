@@ -5,6 +5,7 @@ from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.fair_classification import fair_classification
 from fedminimax.problems.gan import gan, wgan
 from fedminimax.problems.linearize import linearize, tangent_features
+from fedminimax.problems.one_point_concave import one_point_concave
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.problems.personalized_quadratic import personalized_quadratic
 from fedminimax.problems.personalized_training import personalized_training
@@ -18,6 +19,7 @@ from fedminimax.problems.variants import regularized, translated
 
 PROBLEMS = {
     "quadratic": quadratic,
+    "one_point_concave": one_point_concave,
     "personalized_quadratic": personalized_quadratic,
     "personalized_training": personalized_training,
     "wgan": wgan,
@@ -40,6 +42,7 @@ __all__ = [
     "fair_classification",
     "gan",
     "linearize",
+    "one_point_concave",
     "personalized_quadratic",
     "personalized_training",
     "quadratic",
