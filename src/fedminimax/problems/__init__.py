@@ -8,6 +8,7 @@ from fedminimax.problems.linearize import linearize, tangent_features
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.problems.personalized_quadratic import personalized_quadratic
 from fedminimax.problems.personalized_training import personalized_training
+from fedminimax.problems.pointwise_maximum import maximum_of_quadratics, pointwise_maximum
 from fedminimax.problems.quadratic import quadratic
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.problems.robust_model import robust_model
@@ -22,6 +23,8 @@ PROBLEMS = {
     "personalized_training": personalized_training,
     "wgan": wgan,
     "fair_classification": fair_classification,
+    "pointwise_maximum": pointwise_maximum,
+    "maximum_of_quadratics": maximum_of_quadratics,
     "robust_regression": robust_regression,
     "robust_model": robust_model,
     "auc": auc,
@@ -40,8 +43,10 @@ __all__ = [
     "fair_classification",
     "gan",
     "linearize",
+    "maximum_of_quadratics",
     "personalized_quadratic",
     "personalized_training",
+    "pointwise_maximum",
     "quadratic",
     "regularized",
     "robust_model",
