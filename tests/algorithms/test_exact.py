@@ -30,6 +30,8 @@ def solve(task, algorithm, rounds):
         fm.FessGDA(0.1, 0.1, local_steps=1, p=0.5, beta=0.5),
         fm.FedNormSGDA(0.1, 0.1, local_steps=1),
         fm.LocalSGDAPlus(0.05, 0.05, local_steps=1, snapshot_every=2),
+        fm.SmoothedAGDA(0.1, 0.1, p=0.5, beta=0.5),
+        fm.FedSGDAM(0.1, 0.1, alpha=0.3, beta=0.1, local_steps=1),
     ],
     ids=lambda m: f"{type(m).__name__}-{getattr(m, 'local_steps', 1)}",
 )
