@@ -15,6 +15,7 @@ from fedminimax.problems.robust_model import robust_model
 from fedminimax.problems.robust_regression import robust_regression
 from fedminimax.problems.robust_training import robust_training
 from fedminimax.problems.task import Task
+from fedminimax.problems.two_sided_pl import two_sided_pl
 from fedminimax.problems.variants import regularized, translated
 
 PROBLEMS = {
@@ -25,6 +26,7 @@ PROBLEMS = {
     "fair_classification": fair_classification,
     "pointwise_maximum": pointwise_maximum,
     "maximum_of_quadratics": maximum_of_quadratics,
+    "two_sided_pl": two_sided_pl,
     "robust_regression": robust_regression,
     "robust_model": robust_model,
     "auc": auc,
@@ -54,5 +56,6 @@ __all__ = [
     "robust_training",
     "tangent_features",
     "translated",
+    "two_sided_pl",
     "wgan",
 ]
