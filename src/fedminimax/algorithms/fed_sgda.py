@@ -124,16 +124,17 @@ class FedSGDAM(Algorithm):
     def init(self, problem: Any) -> EstimateState:
         """Return (x_0, y_0), and no estimates yet."""
         z = problem.start
-        return EstimateState(z.x, z.y, *players.zeros_like(z), begun=jnp.zeros((), bool))
+        nothing = players.zeros_like(z)
+        return EstimateState(z.x, z.y, nothing.x, nothing.y, begun=jnp.zeros((), bool))
 
     def round(self, problem: Any, state: EstimateState, clients: Any) -> EstimateState:
         """Average the cohort's models and estimates."""
         cohort = clients.sample(self.cohort_size)
-        sent = Point(state.x, state.y), Point(state.x_estimate, state.y_estimate)
-        update = cohort.mean(self.local_update, *sent[0], *sent[1], state.begun)
-        x, y = server_step(problem, sent[0], Point(update.x, update.y), 1.0, 1.0)
-        estimate = players.add(sent[1], Point(update.x_estimate, update.y_estimate))
-        return EstimateState(x, y, *estimate, begun=state.begun | (cohort.heard > 0))
+        z, v = Point(state.x, state.y), Point(state.x_estimate, state.y_estimate)
+        update = cohort.mean(self.local_update, *z, *v, state.begun)
+        z = server_step(problem, z, Point(update.x, update.y), 1.0, 1.0)
+        v = players.add(v, Point(update.x_estimate, update.y_estimate))
+        return EstimateState(z.x, z.y, v.x, v.y, begun=state.begun | (cohort.heard > 0))
 
     def local_update(
         self, problem: Any, client: Any, x: Tree, y: Tree, x_estimate: Tree, y_estimate: Tree, begun: Any
