@@ -54,6 +54,8 @@ ROSTER = [
     Row(fm.SAGDA(**_local, server_lr_x=1.5, server_lr_y=0.5)),
     Row(fm.ParallelSGDA(**_common, batch_size=4, cohort_size=3)),
     Row(fm.FessGDA(**_local, server_lr_x=1.5, server_lr_y=0.5, p=0.5, beta=0.3)),
+    Row(fm.SmoothedAGDA(**_common, p=0.5, beta=0.3, batch_size=4, cohort_size=3), variant=True),
+    Row(fm.FedSGDAM(**_local, alpha=0.3, beta=0.4)),
     Row(fm.FedNormSGDA(**{**_local, "local_steps": fm.UniformSteps(2, 5)}, server_lr_x=1.5)),
     Row(fm.FedNormSGDA(**_local, solver=fm.Momentum(0.5)), variant=True),
     Row(fm.FedNormSGDA(**_local, solver=fm.Proximal(0.3)), variant=True),

@@ -130,6 +130,106 @@ def test_fess_gda_equals_algorithm_1_by_hand(task):
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
 
 
+def ball(radius):
+    return lambda v: v * min(1.0, radius / max(np.linalg.norm(v), 1e-300))
+
+
+def test_smoothed_agda_equals_its_box_by_hand(task):
+    """y answers the new x; on a cohort, with sets for both players that bind."""
+    method = fm.SmoothedAGDA(0.05, 0.07, p=0.8, beta=0.3, cohort_size=2)
+    problem = task.problem.replace(x_set=fm.sets.L2Ball(0.15), y_set=fm.sets.L2Ball(0.2))
+    cohort = [[0, 3], [5, 1], [2, 4], [1, 0]]
+
+    def update(x, y, memory, gradients, t):
+        z, mine = memory.setdefault("z", x), [gradients[i] for i in cohort[t]]
+        new = ball(0.15)(x - 0.05 * (np.mean([g(x, y)[0] for g in mine], axis=0) + 0.8 * (x - z)))
+        memory["z"] = z + 0.3 * (new - z)
+        return new, ball(0.2)(y + 0.07 * np.mean([g(new, y)[1] for g in mine], axis=0))
+
+    result = fm.run(problem, task.clients, method, rounds=4, trace=fm.Trace((np.array(cohort),)))
+    x, y = by_hand(task, 4, update)
+    np.testing.assert_allclose([np.linalg.norm(x), np.linalg.norm(y)], [0.15, 0.2], err_msg="the sets must bind")
+    np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
+    assert result.costs["floats_up_x"].tolist() == [8] * 4
+    assert result.costs["floats_up_y"].tolist() == [6] * 4
+
+
+def test_fed_sgda_m_equals_its_box_by_hand(task):
+    """Estimates are averaged with the models, on cohorts, with a set that binds; the first step of all only estimates."""
+    method = fm.FedSGDAM(0.03, 0.05, alpha=0.3, beta=0.6, local_steps=3, cohort_size=2)
+    problem, cohort = task.problem.replace(y_set=fm.sets.L2Ball(0.1)), [[0, 3], [5, 1], [2, 4]]
+
+    def update(x, y, memory, gradients, t):
+        ends = []
+        for g in (gradients[i] for i in cohort[t]):
+            u, w, v = x, y, memory.get("v")
+            for _ in range(3):
+                if v is None:  # nothing is known yet
+                    v = g(u, w)
+                    continue
+                new = u - 0.03 * v[0], ball(0.1)(w + 0.05 * v[1])
+                old, here = g(u, w), g(*new)
+                v = here[0] + 0.7 * (v[0] - old[0]), here[1] + 0.4 * (v[1] - old[1])
+                u, w = new
+                memory["bound"] = memory.get("bound", 0) + np.isclose(np.linalg.norm(w), 0.1)
+            ends.append((u, w, *v))
+        means = [np.mean([e[k] for e in ends], axis=0) for k in range(4)]
+        memory["v"] = means[2], means[3]
+        return means[0], means[1]
+
+    memory_of = {}
+    x, y = by_hand(task, 3, lambda x, y, memory, gradients, t: update(x, y, memory_of, gradients, t))
+    result = fm.run(problem, task.clients, method, rounds=3, trace=fm.Trace((np.array(cohort),)))
+    np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.state.x_estimate, memory_of["v"][0], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.state.y_estimate, memory_of["v"][1], rtol=1e-11, atol=1e-12)
+    assert memory_of["bound"] > 3, "the set must bind"
+
+
+def test_fed_sgda_m_takes_both_gradients_on_one_minibatch(x64):
+    """Here minibatches differ in linear terms alone, which cancel in a difference on one minibatch: with alpha = beta = 0
+    nothing but the first estimate's noise is ever in the estimates."""
+    task = fm.problems.quadratic(1, examples=8, noise=0.4, seed=1)
+    method = fm.FedSGDAM(0.03, 0.05, alpha=0.0, beta=0.0, local_steps=2, batch_size=2)
+    noises = []
+    for rounds in (1, 4):
+        state = fm.run(task.problem, task.clients, method, rounds=rounds, seed=7).state
+        g = fm.metrics.gradient(task.problem, task.clients, fm.metrics.point(task.problem, task.clients, state))
+        noises.append(np.concatenate([state.x_estimate - g.x, state.y_estimate - g.y]))
+    assert np.abs(noises[0]).max() > 0.01
+    np.testing.assert_allclose(noises[1], noises[0], atol=1e-12)
+
+
+def test_fed_sgda_m_on_one_client_with_all_its_data_is_descent_ascent_whatever_is_forgotten(x64):
+    task = fm.problems.quadratic(1, seed=2)
+    plain = go(task, fm.LocalSGDA(0.03, 0.05, local_steps=11), rounds=1)  # 3 rounds of 4, of which the first only estimates
+    for alpha, beta in ((1.0, 1.0), (0.2, 0.7)):
+        same(go(task, fm.FedSGDAM(0.03, 0.05, alpha=alpha, beta=beta, local_steps=4), rounds=3), plain)
+
+
+def test_fed_sgda_plus_is_local_sgda_plus_with_server_steps_by_hand(task):
+    plus = {**LOCAL, "snapshot_every": 2}
+    same(go(task, fm.FedSGDAPlus(**plus)), go(task, fm.LocalSGDAPlus(**plus)))
+    method = fm.FedSGDAPlus(0.03, 0.05, server_lr_x=1.4, server_lr_y=0.7, snapshot_every=2, local_steps=3)
+
+    def update(x, y, memory, gradients, t):
+        if t % 2 == 0:
+            memory["snapshot"] = x
+        ends = []
+        for g in gradients:
+            u, w = x, y
+            for _ in range(3):
+                u, w = u - 0.03 * g(u, w)[0], w + 0.05 * g(memory["snapshot"], w)[1]
+            ends.append((u, w))
+        return tuple(z + lr * (np.mean([e[k] for e in ends], axis=0) - z) for k, (z, lr) in enumerate(((x, 1.4), (y, 0.7))))
+
+    result, (x, y) = go(task, method, rounds=4), by_hand(task, 4, update)
+    np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
+
+
 DECAY = (1.0, 0.5, 0.2, 0.7, 0.3)
 MIXED = (Momentum(0.7), Weighted(DECAY), Plain(), Proximal(0.4), Momentum(0.2), Proximal(1.5))
 

@@ -11,6 +11,7 @@ from fedminimax.algorithms.drfa import DRFA
 from fedminimax.algorithms.extra_step import ExtraStepLocalSGD
 from fedminimax.algorithms.fed_avg import FedAvg, FedProx
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDA, FedNormSGDAPlus
+from fedminimax.algorithms.fed_sgda import FedSGDAM, FedSGDAPlus
 from fedminimax.algorithms.fess_gda import FessGDA, SmoothedGDA
 from fedminimax.algorithms.fsgda import FSGDA, SAGDA
 from fedminimax.algorithms.local_extra_step import LocalExtraStep, LocalNN
@@ -20,6 +21,7 @@ from fedminimax.algorithms.q_fed_avg import QFedAvg
 from fedminimax.algorithms.scaff_pd import ScaffPD
 from fedminimax.algorithms.scaffold import Scaffold
 from fedminimax.algorithms.sliding import Sliding, SlidingNN
+from fedminimax.algorithms.smoothed_agda import SmoothedAGDA
 from fedminimax.algorithms.solvers import Momentum, PerClient, Plain, Proximal, Solver, Weighted, local_solver
 
 __all__ = [
@@ -43,6 +45,8 @@ __all__ = [
     "FedNormSGDA",
     "FedNormSGDAPlus",
     "FedProx",
+    "FedSGDAM",
+    "FedSGDAPlus",
     "FessGDA",
     "LocalExtraStep",
     "LocalNN",
@@ -59,6 +63,7 @@ __all__ = [
     "Scaffold",
     "Sliding",
     "SlidingNN",
+    "SmoothedAGDA",
     "SmoothedGDA",
     "Solver",
     "Weighted",
