@@ -43,6 +43,11 @@ def at_least_one(what: str, value: Any) -> None:
         raise InputError(f"{what} must be at least 1, but is {value}: its inverse is how far a node goes to the average.")
 
 
+def scale_of(problem: PersonalizedProblem) -> float:
+    """Return lambda_max(W), by which section 3.4's averaging is scaled; 1 where there is nobody to average with."""
+    return problem.network.lambda_max or 1.0
+
+
 def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:
     """Return P(z - lr slope(P(z - lr slope(z)))): one extragradient step on one node."""
     ahead = descent_ascent(problem, z, slope(z), lr_x, lr_y)

@@ -1,7 +1,7 @@
 """The randomised local extra step method, and its form for networks.
 
-E. Borodich, A. Beznosikov, A. Sadiev, V. Sushko, N. Savelyev, M. Takac and A. Gasnikov, "Decentralized personalized federated
-min-max problems" (personalized-minmax.txt), Algorithm 2 and section 3.4.
+A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022
+(personalized-minmax.txt), Algorithm 2 and section 3.4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
-from fedminimax.algorithms.decentralized import Decentralized, at_least_one
+from fedminimax.algorithms.decentralized import Decentralized, at_least_one, scale_of
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.engines.nodes import Nodes, Rows
@@ -144,10 +144,12 @@ class LocalExtraStep(Decentralized):
 class LocalNN(Decentralized):
     r"""The local method for networks (section 3.4): T local steps, then one averaging.
 
-    .. math:: z \leftarrow z - \frac{\eta}{r} g_m(z; B)\ \ (T\ \text{times}),\quad z \leftarrow z - \tfrac1r W z
+    .. math:: z \leftarrow P(z - \tfrac{\eta}{r} g_m(z; B))\ \ (T\ \text{times}),\quad
+              z \leftarrow P(z - \tfrac{1}{r \lambda_{\max}} W z)
 
-    On the complete graph with W = I - 11'/M the last step is the mean with the average, weighted 1/r. The coupling that it aims
-    at is 1 / (eta T): set T = 1 / (eta c).
+    The paper has lambda_max(W) = 1, the case with a server: on the complete graph with W = I - 11'/M the last step is the mean
+    with the average, weighted 1/r. With another W it is a weighted mean of neighbours for r of at least 1. The coupling that it
+    aims at is 1 / (eta T lambda_max): set T = 1 / (eta c lambda_max).
 
     Args:
         lr_x: eta for x.
@@ -180,5 +182,5 @@ class LocalNN(Decentralized):
         return solver_of(self.momentum).run(problem, node, z, lr_x, lr_y, self.local_steps, self.batch_size)
 
     def average(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
-        """Return z - Wz / r, projected."""
-        return problem.project(players.add(z, mixed, -1.0 / self.r))
+        """Return z - Wz / (r lambda_max), projected."""
+        return problem.project(players.add(z, mixed, -1.0 / self.r / scale_of(problem)))

@@ -1,7 +1,7 @@
 """Sliding, and its form for networks.
 
-E. Borodich, A. Beznosikov, A. Sadiev, V. Sushko, N. Savelyev, M. Takac and A. Gasnikov, "Decentralized personalized federated
-min-max problems" (personalized-minmax.txt), Algorithm 1 and section 3.4.
+A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022
+(personalized-minmax.txt), Algorithm 1 and section 3.4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
-from fedminimax.algorithms.decentralized import Decentralized, at_least_one
+from fedminimax.algorithms.decentralized import Decentralized, at_least_one, scale_of
+from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.engines.nodes import Nodes, Rows
 from fedminimax.errors import InputError
@@ -27,17 +28,21 @@ class Sliding(Decentralized):
     r"""Sliding for decentralised minimax problems: a local subproblem between two exchanges.
 
     .. math:: V = Z - \gamma c\,W Z,\quad
-              U \approx \arg\min_{U_x} \max_{U_y} \gamma f(U) + \tfrac12 \|U_x - V_x\|^2 - \tfrac12 \|U_y - V_y\|^2
+              U \approx \arg\min_{U_x \in X} \max_{U_y \in Y}
+              \gamma f(U) + \tfrac12 \|U_x - V_x\|^2 - \tfrac12 \|U_y - V_y\|^2
 
     .. math:: Z \leftarrow P(U + \gamma c\,(W Z - W U))
 
-    A node solves its part of the subproblem by extragradient steps from its z, without projections, until the residual
-    :math:`\|\gamma g(u) + u - v\|` (which bounds the error) is at most ``inner_tol``, or for ``inner_steps`` steps. Two
-    exchanges a round, whatever f.
+    The subproblem is that on the sets: (3) prints none, but the proofs of Lemmas 1 and 3 use its optimality conditions, and
+    without them the limit is wrong as soon as a set binds. A node solves its part of it by extragradient steps of size
+    :math:`\eta` from its z until the residual :math:`r = \|u - P(u - \eta G(u))\| / \eta` is at most ``inner_tol``, or for
+    ``inner_steps`` steps. G is the subproblem's gradient, with strong monotonicity 1 and Lipschitz constant 1 + gamma L, so
+    that :math:`\|u - \hat u\| \le (1 + \eta\,(1 + \gamma L))\, r`, and without sets :math:`r = \|G(u)\|`. Two exchanges a
+    round, whatever f.
 
     Args:
         gamma: the step size.
-        inner_lr: of the extragradient steps on the subproblem, whose gradient has the Lipschitz constant 1 + gamma L.
+        inner_lr: eta, of the extragradient steps on the subproblem; below 1 / (1 + gamma L).
         inner_tol: when a node's subproblem is solved; 0: never, all steps are taken.
         inner_steps: the most steps of a round.
         batch_size: examples a step; None: all of the node's. With minibatches leave ``inner_tol`` at 0.
@@ -78,23 +83,19 @@ class Sliding(Decentralized):
 
         def once(u: Point, residual: Any) -> tuple[Point, Any]:
             batch = node.batch(self.batch_size)
-            here = slope(u, batch)
-            ahead = _free_step(u, here, self.inner_lr)
-            return _free_step(u, slope(ahead, batch), self.inner_lr), players.norm(here)
+            ahead = descent_ascent(problem, u, slope(u, batch), self.inner_lr, self.inner_lr)
+            end = descent_ascent(problem, u, slope(ahead, batch), self.inner_lr, self.inner_lr)
+            return end, players.norm(players.sub(u, ahead))
 
         infinite = jnp.full((), jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
         # The residual is that of the point before: once it is small enough, the step after it was one more than needed.
-        end, _ = node.repeat_while(lambda _, residual: residual > self.inner_tol, self.inner_steps, once, z, infinite)
+        unsolved = lambda _, moved: moved > self.inner_tol * self.inner_lr
+        end, _ = node.repeat_while(unsolved, self.inner_steps, once, z, infinite)
         return end
 
     def correct(self, problem: Any, node: Any, inner: Point, mixed: Point, mixed_inner: Point) -> Point:
         """Return P(U + gamma c (WZ - WU))."""
         return problem.project(players.add(inner, players.sub(mixed, mixed_inner), self.gamma * problem.coupling))
-
-
-def _free_step(z: Point, direction: Point, lr: Any) -> Point:
-    """Return (x - lr d_x, y + lr d_y)."""
-    return Point(players.add(z.x, direction.x, -lr), players.add(z.y, direction.y, lr))
 
 
 @state
@@ -108,22 +109,24 @@ class TrainedState(NamedTuple):
 
 @algorithm
 class SlidingNN(Decentralized):
-    r"""Sliding for networks (section 3.4), with gamma = 1 / (theta c): T plain local steps take the place of the inner solver.
+    r"""Sliding for networks (section 3.4): T plain local steps take the place of the inner solver.
 
-    .. math:: v = z - \tfrac1\theta W z,\quad
-              u \leftarrow u - \eta\,[g_m(u; B) + \theta c\,(u - v)]\ \ (T\ \text{times, from}\ v),\quad
-              z \leftarrow u + s\,(W z - W u)
+    .. math:: v = z - \tfrac{1}{\theta \lambda_{\max}} W z,\quad
+              u \leftarrow P(u - \eta\,[g_m(u; B) + \theta c \lambda_{\max}\,(u - v)])\ \ (T\ \text{times, from}\ v),\quad
+              z \leftarrow P(u + s\,(W z - W u))
 
-    s is 1 / theta^2, as the paper prints it, or 1 / theta, as gamma = 1 / (theta c) gives it (``printed=False``): for theta > 1
-    both have the same limit. With theta = 1 (on the complete graph) the z agree for ever, and the personal models are the u:
-    ask for them with ``personal="u"``.
+    It is :class:`Sliding` with gamma = 1 / (theta c lambda_max). The paper has lambda_max(W) = 1, the case with a server; with
+    another W theta keeps its meaning: v is a weighted mean of neighbours' z for theta of at least 1. s is
+    1 / (theta^2 lambda_max), as the paper prints it, or 1 / (theta lambda_max), as gamma gives it (``printed=False``): for
+    theta > 1 both have the same limit. With theta = 1 (on the complete graph) the z agree for ever, and the personal models are
+    the u: ask for them with ``personal="u"``.
 
     Args:
         lr_x: eta for x.
         lr_y: eta for y.
         theta: how little nodes trust the average; at least 1.
         momentum: rho of the buffers of the local steps, from zero each round; None: none.
-        printed: whether s = 1 / theta^2.
+        printed: whether s = 1 / (theta^2 lambda_max).
         personal: which of the points are the nodes' models, x and y of the result: "z", or "u" (and z is kept beside them).
         local_steps: T.
         batch_size: examples a step; None: all of the node's.
@@ -162,12 +165,12 @@ class SlidingNN(Decentralized):
 
     def train(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
         """Return where T steps on the subproblem lead."""
-        center = players.add(z, mixed, -1.0 / self.theta)
-        solver, pull = solver_of(self.momentum), self.theta * problem.coupling
+        center = players.add(z, mixed, -1.0 / self.theta / scale_of(problem))
+        solver, pull = solver_of(self.momentum), self.theta * problem.coupling * scale_of(problem)
         return solver.run(problem, node, center, self.lr_x, self.lr_y, self.local_steps, self.batch_size, pull=pull)
 
     def correct(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> Point | TrainedState:
         """Return u + s (Wz - Wu), projected; beside u where that is the personal model."""
         scale = 1.0 / self.theta**2 if self.printed else 1.0 / self.theta
-        z = problem.project(players.add(trained, players.sub(mixed, mixed_trained), scale))
+        z = problem.project(players.add(trained, players.sub(mixed, mixed_trained), scale / scale_of(problem)))
         return z if self.personal == "z" else TrainedState(trained.x, trained.y, z)

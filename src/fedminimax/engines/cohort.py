@@ -126,7 +126,7 @@ class Round(ABC):
 
     def gossip(self, network: Network, rows: Tree, when: Any) -> Tree:
         """Carry out one exchange along all edges, if it is time for it, and count it."""
-        messages = 2 * len(network.edges)
+        messages = 2 * network.edge_count
         takes_place = True if when is None else when
         out, ignored = self.mix_if(network, rows, takes_place)
         row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
