@@ -238,10 +238,12 @@ def test_local_extra_step_equals_its_box_on_sets(x64):
     assert held(y, RADII["y"]) > 0
 
 
-def test_extragradient_on_the_whole_equals_its_equations_on_sets(x64):
+@pytest.mark.parametrize("method", [fm.DecentralizedExtraGradient, fm.LocalTraining], ids=lambda m: m.__name__)
+def test_extragradient_steps_equal_their_equations_on_sets(x64, method):
     task = on_balls(task_on("ring"), **RADII)
-    W, c, lr_x, lr_y = task.problem.network.matrix.toarray(), 0.7, 0.1, 0.15
-    result = go(task, fm.DecentralizedExtraGradient(lr_x, lr_y), 4)
+    W, lr_x, lr_y = task.problem.network.matrix.toarray(), 0.1, 0.15
+    c = 0.0 if method is fm.LocalTraining else 0.7
+    result = go(task, method(lr_x, lr_y), 4)
     x, y = np.zeros((6, 4)), np.zeros((6, 3))
 
     def step(ax, ay):
