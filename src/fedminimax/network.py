@@ -34,8 +34,8 @@ _ALL_EIGENVALUES = 600
 """Nodes up to which all eigenvalues are computed at once."""
 _DENSE_FROM, _DENSITY = 64, 0.1
 """An exchange is a product with a dense matrix from so many nodes on, where more than this share of its entries is not zero."""
-_AT_ONCE = 1 << 22
-"""The numbers that an exchange along edges holds at once: it goes through the edges in parts of this size."""
+_AT_ONCE = 1 << 18
+"""The numbers that an exchange along edges holds at once, few enough for a cache: it goes through the edges in such parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,7 +313,7 @@ class Network:
 
     def _by_edges(self, x: jax.Array, good: Any) -> jax.Array:
         """Return the sum over edges, a part of them at a time."""
-        part = max(1, _AT_ONCE // max(1, x.shape[1]))
+        part, inside = max(1, _AT_ONCE // max(1, x.shape[1])), "promise_in_bounds"
         i, j = (jnp.asarray(ends) for ends in self.edges.T)
         a = jnp.asarray(self.weights, x.dtype)
         if good is not None:
@@ -321,8 +321,8 @@ class Network:
 
         def add(total: jax.Array, edges: Any) -> tuple[jax.Array, None]:
             i, j, a = edges
-            along = a[:, None] * (x[i] - x[j])
-            return total.at[i].add(along).at[j].add(-along), None
+            along = a[:, None] * (x.at[i].get(mode=inside) - x.at[j].get(mode=inside))
+            return total.at[i].add(along, mode=inside).at[j].add(-along, mode=inside), None
 
         nothing, whole = jnp.zeros_like(x), len(self.edges) // part * part
         if whole == 0:
