@@ -176,7 +176,7 @@ def test_sliding_equals_its_box_on_sets(x64):
     result = go(task, fm.Sliding(gamma, lr, inner_steps=3), 4)
     into = lambda x, y: (ball(x, RADII["x"]), ball(y, RADII["y"]))
     x, y = np.zeros((5, 4)), np.zeros((5, 3))
-    kept_back = np.zeros(2)  # by the last projections
+    kept_back, solved = np.zeros(2), []  # by the last projections; the U of all rounds
     for _ in range(4):
         vx, vy = x - gamma * c * W @ x, y - gamma * c * W @ y
         ux, uy = x, y
@@ -187,10 +187,15 @@ def test_sliding_equals_its_box_on_sets(x64):
             ux, uy = into(ux - lr * (gamma * gx + ax - vx), uy + lr * (gamma * gy - (ay - vy)))
         px, py = ux + gamma * c * (W @ x - W @ ux), uy + gamma * c * (W @ y - W @ uy)
         x, y = into(px, py)
+        solved.append((ux, uy))
         kept_back = np.maximum(kept_back, [np.abs(px - x).max(), np.abs(py - y).max()])
     assert kept_back.min() > 1e-4
     np.testing.assert_allclose(result.x, x, rtol=1e-11)
     np.testing.assert_allclose(result.y, y, rtol=1e-11)
+    averaged = go(task, fm.Sliding(gamma, lr, inner_steps=3, average=True), 4)
+    np.testing.assert_allclose(averaged.x, np.mean([u for u, _ in solved], axis=0), rtol=1e-11)
+    np.testing.assert_allclose(averaged.y, np.mean([u for _, u in solved], axis=0), rtol=1e-11)
+    np.testing.assert_allclose(averaged.state.z.y, y, rtol=1e-11)
 
 
 def test_sliding_solves_its_subproblem_to_the_tolerance(x64):
@@ -353,10 +358,79 @@ def test_steps_of_the_theory(x64):
     assert slide(L=6.0, mu=0.1).gamma == pytest.approx(1 / 8)
     assert slide(L=6.0, mu=1.0).gamma == pytest.approx(1 / 12)
     assert slide(L=6.0, mu=0.1).inner_lr == pytest.approx(1 / (2 * (1 + 6 / 8)))
+    assert (slide(L=6.0).gamma, slide(L=6.0).inner_lr) == pytest.approx((1 / 4, 1 / 5))
+    # Table 1's delta, from which T = 2 (1 + gamma L) log(1 / delta)
+    steps = lambda delta, gamma: np.ceil(2 * (1 + 6 * gamma) * np.log(1 / delta))
+    assert slide(L=6.0, mu=0.1).inner_steps == steps(1 / (64 * 80 + 64 * 36 / 0.8), 1 / 8)
+    assert slide(L=6.0).inner_steps == steps(1 / (16 * (1 + 36 / 16)), 1 / 4)
+    assert slide(L=6.0, epsilon=0.1, diameter=2.0).inner_steps == steps((0.1 / 4 / 2.5 / 2) ** 2, 1 / 4)
+    balls = problem.replace(x_set=fm.sets.L2Ball(1.5), y_set=fm.sets.L2Ball(2.0))
+    bounded = fm.Sliding.from_theory(balls, 6.0, epsilon=0.1)
+    assert bounded.inner_steps == steps((0.1 / 4 / 2.5 / 5) ** 2, 1 / 4)
+    assert slide(L=6.0, inner_tol=1e-3).inner_steps == fm.Sliding(0.1, 0.1).inner_steps
+    with pytest.raises(fm.InputError, match="give from_theory a diameter"):
+        slide(L=6.0, epsilon=0.1)
     local = fm.LocalExtraStep.from_theory(problem, 6.0)
     assert (local.p, local.gamma) == pytest.approx((2 / 8, 2**0.5 / (2 * 8**1.5)))
     whole = fm.DecentralizedExtraGradient.from_theory(problem, 6.0)
     assert (whole.lr_x, whole.lr_y) == pytest.approx((1 / 16, 1 / 16))
+
+
+def test_the_theory_s_inner_steps_reach_its_relative_precision(x64):
+    """Lemma 2, with Table 1's delta: ||U - U-hat||^2 <= delta ||Z - U-hat||^2 after T steps."""
+    task = ill_conditioned(Network.ring(6), 0.0, L=50.0)  # without coupling a round is the subproblem alone
+    method = fm.Sliding.from_theory(task.problem, 50.0, 1.0)
+    done = go(task, method, 1)
+    m, gamma = client_means(task.clients), method.gamma
+    delta = 1 / (64 / gamma + 64 * gamma * 2500)
+    for k in range(6):
+        J = np.block([[m["A"][k], m["B"][k]], [-m["B"][k].T, m["C"][k]]])
+        solved = np.linalg.solve(np.eye(7) + gamma * J, -gamma * np.concatenate([m["a"][k], -m["b"][k]]))
+        error = np.concatenate([done.x[k], done.y[k]]) - solved
+        assert 0 < error @ error <= delta * (solved @ solved)
+    assert done.costs["local_steps"].sum() == 6 * method.inner_steps
+
+
+def test_where_f_is_not_strongly_convex_the_average_s_gap_falls_as_in_theorem_4(x64):
+    """A bilinear game on a ring: gap(average of K rounds) <= q ||Z_0 - Z||^2 / K, where q = c lambda_max."""
+    network, c, rng = Network.ring(4), 0.5, np.random.default_rng(3)
+    zero = {"A": np.zeros((1, 4, 4)), "C": np.zeros((1, 3, 3))}
+    draw = lambda *shape: rng.normal(size=(1, *shape))
+    clients = fm.ClientData.from_list([{**zero, "B": draw(4, 3), "a": draw(4), "b": draw(3)} for _ in range(4)])
+    own = fm.problems.quadratic(1).problem
+    balls = {"x_set": fm.sets.L2Ball(1.0), "y_set": fm.sets.L2Ball(0.5)}
+    problem = fm.PersonalizedProblem(own.loss, own.x0, own.y0, c, network, **balls)
+    task = fm.problems.Task(problem, clients)
+    L = max(np.linalg.norm(B, 2) for B in client_means(clients)["B"])
+    method = fm.Sliding.from_theory(problem, L, epsilon=1e-2, average=True)
+    seen = go(task, method, 80, eval_every=20, metrics=[fm.metrics.PersonalizedGap(), fm.metrics.Residual()])
+    gaps, K = seen.history["gap"], np.asarray(seen.history["round"])
+    assert gaps[0] > 1.0
+    assert np.all(gaps[1:] <= 2.0 * 4 * (1.0 + 0.25) / K[1:])
+    assert gaps[-1] < 0.5 * gaps[1]
+
+    # the gap by steps of our own, long enough
+    m, W = client_means(clients), network.matrix.toarray()
+    rows = lambda matrix, v: np.einsum("nij,nj->ni", matrix, v)
+    F = lambda x, y: np.sum(x * rows(m["B"], y)) + np.sum(m["a"] * x) + np.sum(m["b"] * y) + c / 2 * (
+        np.sum(x * (W @ x)) - np.sum(y * (W @ y))
+    )  # fmt: skip
+    x, y = seen.x, seen.y
+    best_x, best_y = x, y
+    for _ in range(4000):
+        best_x = ball(best_x - 0.2 * (rows(m["B"], y) + m["a"] + c * W @ best_x), 1.0)
+        best_y = ball(best_y + 0.2 * (rows(m["B"].swapaxes(1, 2), x) + m["b"] - c * W @ best_y), 0.5)
+    np.testing.assert_allclose(gaps[-1], F(x, best_y) - F(best_x, y), rtol=1e-6)
+
+
+def test_minibatches_lead_local_extra_steps_to_the_exact_solution(x64):
+    """The same minibatch at Z' and U, and all examples at U: the noise vanishes, without smaller steps."""
+    task = task_on("ring", 0.3, examples=6, noise=0.3)
+    method = fm.LocalExtraStep(0.05, 0.3, batch_size=2)
+    assert distance(task, go(task, method, 3000)) < 1e-10
+    one = go(task, method.replace(coins=((1,), (1,))), 2).costs
+    assert one["grad_evals"].tolist() == [6 * (6 + 4), 6 * 4]  # the anchor's on all examples, then two on two examples
+    assert one["local_steps"].tolist() == [12, 6]
 
 
 def test_with_small_steps_the_networks_forms_aim_at_the_coupled_problem(x64):
@@ -395,6 +469,8 @@ def test_floats_are_counted_along_the_edges(x64):
     assert go(task, fm.LocalNN(0.1, 0.1, local_steps=5), 2).costs["local_steps"].tolist() == [6 * 5] * 2
     coins = go(task, fm.LocalExtraStep(0.01, 0.4, coins=((1, 0), (1, 1))), 4).costs
     assert coins["local_steps"].tolist() == [12, 0, 6, 0]  # the first round takes the anchor's gradients too
+    whole = go(task, fm.DecentralizedExtraGradient(0.01, 0.01), 2).costs
+    assert (whole["local_steps"].tolist(), whole["grad_evals"].tolist()) == ([6] * 2, [12] * 2)  # here too
     assert "gossip_rounds" not in go(task, fm.LocalTraining(0.1, 0.1), 1).costs
 
 

@@ -110,8 +110,13 @@ class DecentralizedExtraGradient(Decentralized):
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Look ahead, then step from where we were."""
-        ahead = nodes.map(self.move, state, state, nodes.mix(state))
+        ahead = nodes.map(self.look_ahead, state, nodes.mix(state))
         return nodes.map(self.move, state, ahead, nodes.mix(ahead))
+
+    def look_ahead(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+        """Return Z' = P(z - eta grad F(z)), the node's part of it."""
+        node.looks_ahead()
+        return self.move(problem, node, z, z, mixed)
 
     def move(self, problem: Any, node: Any, z: Point, at: Point, mixed: Point) -> Point:
         """Return P(z - eta grad F(at)), the node's part of it."""

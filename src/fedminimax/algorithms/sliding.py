@@ -6,6 +6,7 @@ A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,15 @@ from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar
+
+
+@state
+class TrainedState(NamedTuple):
+    """What nodes show, the trained models u or the mean of the rounds, and the iterate z that the next round starts from."""
+
+    x: Tree
+    y: Tree
+    z: Point
 
 
 @algorithm
@@ -45,31 +55,87 @@ class Sliding(Decentralized):
         inner_lr: eta, of the extragradient steps on the subproblem; below 1 / (1 + gamma L).
         inner_tol: when a node's subproblem is solved; 0: never, all steps are taken.
         inner_steps: the most steps of a round.
+        average: whether the result is the mean of all rounds' U, which is what converges where f is convex-concave but not
+            strongly (Theorem 4), and not the last Z (which is kept beside it).
         batch_size: examples a step; None: all of the node's. With minibatches leave ``inner_tol`` at 0.
     """
 
     gamma: Scalar
     inner_lr: Scalar
     inner_tol: Scalar = 0.0
+    average: bool = static(default=False)
     inner_steps: int = static(default=100)
     batch_size: int | None = static(default=None)
 
     @classmethod
-    def from_theory(cls, problem: PersonalizedProblem, L: float, mu: float = 0.0, **fields: Any) -> Sliding:
-        """Return the step sizes for L-smooth f_m that are mu-strongly convex-concave (0: convex-concave).
+    def from_theory(
+        cls,
+        problem: PersonalizedProblem,
+        L: float,
+        mu: float = 0.0,
+        *,
+        epsilon: float | None = None,
+        diameter: float | None = None,
+        **fields: Any,
+    ) -> Sliding:
+        r"""Return the steps for L-smooth f_m that are mu-strongly convex-concave (0: convex-concave).
 
-        gamma is that of the proof, (13): min(1 / (4 c lambda_max), 1 / (12 mu)); Table 1 prints twice as much. The inner steps
-        are 1 / (2 (1 + gamma L)).
+        With q = c lambda_max, gamma is that of the proofs: min(1 / (4 q), 1 / (12 mu)) by (13), where Table 1 prints twice as
+        much, or 1 / (2 q) by (18) where mu = 0. The inner steps are of size 1 / (2 (1 + gamma L)). They are
+        T = 2 (1 + gamma L) log(1 / delta), Table 1's number with the constant of this step size, for the relative precision
+
+        .. math:: \delta = \min\{\tfrac14, (64 / \gamma\mu + 64 \gamma L^2 / \mu)^{-1}\},\quad\text{or}\quad
+                  \delta = \min\{\tfrac14, \tfrac1{16 (1 + \gamma^2 L^2)},
+                  \tfrac{\varepsilon^2 \gamma^2}{(1 + \gamma L)^2 \Omega^2}\}\ \text{where}\ \mu = 0
+
+        of Table 1 (Lemma 2: the error is at most :math:`\sqrt\delta` times the distance from Z to the subproblem's solution).
+        The convex-concave case is about the average of the rounds: ask for ``average=True``.
+
+        Args:
+            problem: the problem.
+            L: the Lipschitz constant of the nodes' gradients.
+            mu: their strong monotonicity.
+            epsilon: where mu = 0, the gap that is asked for; None: T without its term.
+            diameter: where mu = 0, Omega, that of X x Y; None: that of the problem's sets.
+            fields: other fields; with ``inner_steps`` or ``inner_tol`` Table 1's T is not used.
         """
         pull = problem.coupling * problem.network.lambda_max
-        gamma = min([1.0 / (k * bound) for k, bound in ((4.0, pull), (12.0, mu)) if bound > 0], default=1.0 / L)
-        return cls(gamma, 1.0 / (2.0 * (1.0 + gamma * L)), **fields)
+        bounds = ((4.0, pull), (12.0, mu)) if mu > 0 else ((2.0, pull),)
+        gamma = min([1.0 / (k * bound) for k, bound in bounds if bound > 0], default=1.0 / L)
+        smooth = 1.0 + gamma * L
+        if mu > 0:
+            delta = min(0.25, 1.0 / (64.0 / (gamma * mu) + 64.0 * gamma * L**2 / mu))
+        else:
+            delta = min(0.25, 1.0 / (16.0 * (1.0 + (gamma * L) ** 2)))
+            if epsilon is not None:
+                omega = _diameter(problem) if diameter is None else diameter
+                delta = min(delta, (epsilon * gamma / (smooth * omega)) ** 2)
+        if not {"inner_steps", "inner_tol"} & fields.keys():
+            fields["inner_steps"] = math.ceil(2.0 * smooth * math.log(1.0 / delta))
+        return cls(gamma, 1.0 / (2.0 * smooth), **fields)
+
+    def init(self, problem: Any) -> Any:
+        """Return every node's start."""
+        z = problem.start
+        return TrainedState(z.x, z.y, z) if self.average else z
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Exchange, solve the subproblems, exchange again."""
-        mixed = nodes.mix(state)
-        inner = nodes.map(self.solve, state, mixed)
-        return nodes.map(self.correct, inner, mixed, nodes.mix(inner))
+        z = nodes.map(self.iterate, state) if self.average else state
+        mixed = nodes.mix(z)
+        inner = nodes.map(self.solve, z, mixed)
+        new = nodes.map(self.correct, inner, mixed, nodes.mix(inner))
+        return nodes.map(self.include, state, inner, new, shared=(nodes.round,)) if self.average else new
+
+    def iterate(self, problem: Any, node: Any, state: TrainedState) -> Point:
+        """Return the node's z."""
+        return state.z
+
+    def include(self, problem: Any, node: Any, round_: Any, state: TrainedState, inner: Point, z: Point) -> TrainedState:
+        """Return the mean of all rounds' U up to this one, beside z."""
+        mean = Point(state.x, state.y)
+        mean = players.add(mean, players.sub(inner, mean), 1.0 / (jnp.asarray(round_) + 1.0))
+        return TrainedState(mean.x, mean.y, z)
 
     def solve(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
         """Return the node's solution of the subproblem."""
@@ -98,13 +164,13 @@ class Sliding(Decentralized):
         return problem.project(players.add(inner, players.sub(mixed, mixed_inner), self.gamma * problem.coupling))
 
 
-@state
-class TrainedState(NamedTuple):
-    """The trained models u, and the iterate z that the next round starts from."""
-
-    x: Tree
-    y: Tree
-    z: Point
+def _diameter(problem: PersonalizedProblem) -> float:
+    """Return the diameter of X x Y."""
+    sides = ((problem.x_set, problem.x0), (problem.y_set, problem.y0))
+    whole = math.hypot(*(math.inf if part is None else float(part.diameter(like)) for part, like in sides))
+    if not math.isfinite(whole):
+        raise InputError("Without bounded sets the gap has no bound: give from_theory a diameter, or leave epsilon out.")
+    return whole
 
 
 @algorithm

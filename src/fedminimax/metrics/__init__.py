@@ -33,7 +33,7 @@ from fedminimax.metrics.optimality import (
     Value,
     WorstCase,
 )
-from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, Residual
+from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, PersonalizedGap, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
     ClassLoss,
@@ -64,6 +64,7 @@ __all__ = [
     "MoreauGradient",
     "NodeAccuracy",
     "On",
+    "PersonalizedGap",
     "Phi",
     "Problem",
     "Residual",
