@@ -474,6 +474,19 @@ def test_floats_are_counted_along_the_edges(x64):
     assert "gossip_rounds" not in go(task, fm.LocalTraining(0.1, 0.1), 1).costs
 
 
+def test_a_server_s_averaging_needs_no_edges_and_no_32_bits(x64):
+    """50,000 nodes, 2.5e9 messages: nothing of that size is made, and all are counted."""
+    count, at = 50_000, np.random.default_rng(0).normal(size=50_000)
+    loss = lambda x, y, batch: jnp.mean((x - batch["at"]) ** 2 - (y - batch["at"]) ** 2) / 2
+    problem = fm.PersonalizedProblem(loss, jnp.zeros(()), jnp.zeros(()), 1.0, Network.complete(count))
+    result = fm.run(problem, fm.ClientData.equal({"at": at}, count), fm.LocalNN(0.5, 0.5, local_steps=1), rounds=1)
+    x = 0.25 * at  # eta / r
+    np.testing.assert_allclose(result.x, x - (x - x.mean()) / 2, rtol=1e-11)
+    assert result.costs["floats_up"].tolist() == [count * (count - 1) * 2]
+    assert result.costs["gossip_rounds"].tolist() == [1]
+    assert "edges" not in vars(problem.network)
+
+
 def test_a_broken_node_harms_nobody_else(x64):
     task = task_on("ring")
     broken = {k: np.array(v) for k, v in task.clients.fields.items()}
