@@ -199,15 +199,28 @@ def test_sliding_equals_its_box_on_sets(x64):
 
 
 def test_sliding_solves_its_subproblem_to_the_tolerance(x64):
-    """The residual bounds the error by 1 + eta (1 + gamma L), at a bound of a set too, and no step more is taken."""
+    """It stops one step after r <= tol, and r bounds the error by 1 + eta (1 + gamma L), at a bound of a set too."""
     task = on_balls(task_on("star", 0.0), **RADII)  # without coupling a round is the subproblem alone
-    method = sliding(task, inner_tol=1e-14, inner_steps=500)
+    method, tol = sliding(task, inner_tol=1e-14, inner_steps=500), 1e-3
     exact = go(task, method, 1)
     assert held(exact.y, RADII["y"]) > 0
-    rough = go(task, method.replace(inner_tol=1e-3), 1)
-    assert distance(task, rough, fm.Point(exact.x, exact.y)) <= 1.5e-3 * np.sqrt(5)
-    counts = [r.costs["local_steps"].sum() for r in (rough, exact)]
-    assert 5 < counts[0] < counts[1] / 2
+    rough = go(task, method.replace(inner_tol=tol), 1)
+    assert distance(task, rough, fm.Point(exact.x, exact.y)) <= 1.5 * tol * np.sqrt(5)
+
+    gamma, lr = method.gamma, method.inner_lr
+    x, y = np.zeros((5, 4)), np.zeros((5, 3))
+    steps, going = np.zeros(5, int), np.ones(5, bool)
+    while going.any():
+        ahead = x, y
+        for turn in range(2):
+            gx, gy = gradients(task, *ahead)
+            ux, uy = x - lr * (gamma * gx + ahead[0]), y + lr * (gamma * gy - ahead[1])
+            ahead = ball(ux, RADII["x"]), ball(uy, RADII["y"])
+            if turn == 0:
+                residual = np.hypot(*(np.linalg.norm(u - v, axis=1) for u, v in zip((x, y), ahead, strict=True))) / lr
+        (x, y), steps = ahead, steps + going
+        going &= residual > tol
+    assert rough.costs["local_steps"].sum() == steps.sum() > 25
 
 
 COINS = ((1, 0, 1, 1, 0), (1, 1, 0, 1))
