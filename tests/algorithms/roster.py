@@ -83,7 +83,7 @@ NODES = [
     Row(fm.DecentralizedExtraGradient(**_common, batch_size=4), variant=True),
     Row(fm.Sliding(0.05, 0.3, inner_steps=3, batch_size=4), rates=("gamma",)),
     Row(fm.SlidingNN(**_common, momentum=0.5, personal="u", local_steps=3, batch_size=4)),
-    Row(fm.LocalExtraStep(0.02, 0.4), rates=("gamma",)),
+    Row(fm.LocalExtraStep(0.02, 0.4, batch_size=4), rates=("gamma",)),
     Row(fm.LocalNN(**_common, momentum=0.5, local_steps=3, batch_size=4), variant=True),
 ]
 

@@ -36,7 +36,7 @@ from fedminimax.metrics.optimality import (
     Value,
     WorstCase,
 )
-from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, Residual
+from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, PersonalizedGap, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
     ClassLoss,
@@ -69,6 +69,7 @@ __all__ = [
     "MoreauGradient",
     "NodeAccuracy",
     "On",
+    "PersonalizedGap",
     "Phi",
     "Problem",
     "Residual",
