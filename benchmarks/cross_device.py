@@ -35,16 +35,18 @@ def methods(steps: int, batch: int, table: dict) -> dict:
     mage, ma, parallel, plus, extra, momentum, coda, catalyst, codasca = table.values()
     both = lambda lr, **more: {"lr_x": lr, "lr_y": lr, **more, **common}
     prox = lambda lr, theta, every: both(lr, theta=theta, restart_every=every)
+    # As in the authors' code: steps a third as long after each K_0 local steps, fresh second batches, no state on clients.
+    staged = lambda *setting: prox(*setting) | {"stage_decay": 1 / 3}
     return {
         "CD-MA": fm.CDMA(*ma, **common),
         "CD-MAGE": fm.CDMAGE(*mage, **common),
         "CD-MAGE+": fm.CDMAGEPlus.decaying(*momentum, **common),
         "Parallel SGDA": fm.ParallelSGDA(*parallel, cohort_size=10),
         "Local SGDA+": fm.LocalSGDAPlus(*plus, **common),
-        "Extra Step Local SGD": fm.ExtraStepLocalSGD(**both(extra)),
-        "CODA+": fm.CODAPlus(**prox(*coda)),
-        "CODASCA": fm.CODASCA(**prox(*codasca[:3]), server_lr_x=codasca[3], server_lr_y=codasca[3]),
-        "Catalyst-Scaffold-S": fm.CatalystScaffoldS(**prox(*catalyst)),
+        "Extra Step Local SGD": fm.ExtraStepLocalSGD(**both(extra, fresh_batch=True)),
+        "CODA+": fm.CODAPlus(**staged(*coda)),
+        "CODASCA": fm.CODASCA(**staged(*codasca[:3]), server_lr_x=codasca[3], server_lr_y=codasca[3]),
+        "Catalyst-Scaffold-S": fm.CatalystScaffoldS(**prox(*catalyst), keep="nothing"),
     }
 
 
