@@ -144,7 +144,7 @@ def main() -> None:
             label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
             method = at_upload(problem, clients, chosen[name], floats)
             setting = {
-                "settings": repr(method),
+                "settings": settings(method),
                 "rounds": options.rounds,
                 "features": options.features,
                 "saturating": saturating,
@@ -166,6 +166,11 @@ def main() -> None:
                 pictures = problem.generate(result.x, jax.random.key(seed), 100)
                 plots.sample_grid(np.asarray(pictures), path=FOLDER / f"{label}.png")
     draw(options.kind, options.data)
+
+
+def settings(method: fm.Algorithm) -> str:
+    """Return the method with what was chosen; without the one argument that is newer than most of the saved runs."""
+    return repr(method).replace(", same_cohort=False", "")
 
 
 def check_same(label: str, setting: dict) -> None:

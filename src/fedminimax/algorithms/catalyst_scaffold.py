@@ -47,7 +47,8 @@ class CatalystScaffoldS(ControlledSteps):
     r"""SCAFFOLD on proximal subproblems, communicating by a coin.
 
     After each local step the cohort communicates with probability 1/K: a round has a geometric number of local steps, K in the
-    mean, the same for all its clients (the server draws it). The server averages: no step of its own scales the mean. Two forms:
+    mean, the same for all its clients (the server draws it). The server averages: no step of its own scales the mean. There are
+    two forms.
 
     ``keep="nothing"``, that of the authors of cd-mage.txt. The cohort reports its full local gradients at
     :math:`z_t = (x_t, y_t)`; with their mean :math:`(u_t, v_t)` the same clients take steps on
@@ -96,7 +97,7 @@ class CatalystScaffoldS(ControlledSteps):
             return KeptState(z.x, z.y, z.x, players.zeros_like(z), none)
         return CatalystState(z.x, z.y, z.x, z.y, none)
 
-    def init_client(self, problem: Any) -> Point | None:
+    def init_client(self, problem: Any) -> Tree:
         """Return c_i = 0, if clients keep variates."""
         return super().init_client(problem) if self.keep == "clients" else None
 

@@ -132,7 +132,7 @@ class ControlledReply(NamedTuple):
 class ControlledSteps(ProximalSteps):
     """Local steps on the proximal subproblem, corrected by SCAFFOLD's control variates, which the clients keep."""
 
-    def init_client(self, problem: Any) -> Point:
+    def init_client(self, problem: Any) -> Tree:
         """Return c_i = 0."""
         return players.zeros_like(problem.start)
 
