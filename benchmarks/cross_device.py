@@ -92,7 +92,11 @@ def task(kind: str, data: str, features: int, seed: int, cache: str | None = Non
     if kind == "auc":
         train, test = (a | {"labels": partition.one_vs_rest(a["labels"], 0)} for a in (train, test))
         clients = fm.ClientData.from_owner(train, owner, batching="epochs")
-        network = fm.models.LeNet5(last_relu=True) if data == "mnist" else fm.models.TutorialCNN()
+        network = (
+            fm.models.LeNet5(last_relu=True, initializer="pytorch")
+            if data == "mnist"
+            else fm.models.TutorialCNN(initializer="pytorch")
+        )
         problem = fm.problems.auc(network, clients, seed=seed)
         return problem, clients, {"auc": fm.metrics.AUC(), "test_auc": fm.metrics.AUC(data=test)}, "auc"
     clients = fm.ClientData.from_owner(train, owner, batching="epochs")
@@ -168,7 +172,7 @@ def main() -> None:
     draw(options.kind, options.data)
 
 
-def settings(method: fm.Algorithm) -> str:
+def settings(method: object) -> str:
     """Return the method with what was chosen; without the one argument that is newer than most of the saved runs."""
     return repr(method).replace(", same_cohort=False", "")
 
