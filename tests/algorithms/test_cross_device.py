@@ -481,6 +481,49 @@ def test_from_theory_gives_the_printed_steps():
         np.testing.assert_allclose(plus.alpha(t), min(1, 8192 * 20 * K**2 * gamma**2 / S), rtol=1e-5)
 
 
+def test_from_theory_gives_the_least_of_the_printed_bounds_whichever_it_is():
+    """Theorems 1 and 3 with constants from all over: 1/(4 L_Phi K) is never the least, each other bound is somewhere."""
+    rng, least = np.random.default_rng(0), set()
+    for _ in range(200):
+        L1, L2, L12, L21, mu, s1, s2, gap, dual, G1, G2 = v = 10 ** rng.uniform(-2, [2] * 9 + [5] * 2)
+        K, S, T = (int(10**p) for p in rng.uniform(0, (1.5, 1.5, 4)))
+        c = fm.Constants(*v)
+        L, Lphi, L0 = np.sqrt(2 * max(L1**2 + L21**2, L2**2 + L12**2)), L1 + L12 * L21 / mu, gap + dual / 20
+        follow = lambda gamma: mu**2 * gamma / (21 * L12**2)
+        smooth = {"smooth": 1 / (36 * L * K), "phi": 1 / (4 * Lphi * K)}
+        mage_y = {"smooth": 1 / (87 * L * K), "noise": np.sqrt(4 * L0 * S / (3 * L * T * K**2 * s2**2))}
+        mage_x = smooth | {
+            "follow": follow(min(mage_y.values())),
+            "noise": np.sqrt(40 * L0 * S / (21 * (Lphi + L) * T * K**2 * s1**2)),
+        }
+        ma_y = {
+            "smooth": 1 / (87 * L * K),
+            "noise": np.sqrt(20 * L0 * S / (L * T * K**2 * s2**2)),
+            "drift": (30 * L0 / (L**2 * (s2**2 + G2**2) * T * K**3)) ** (1 / 3),
+        }
+        ma_x = smooth | {
+            "follow": follow(min(ma_y.values())),
+            "noise": np.sqrt(20 * L0 * S / (7 * (Lphi + L) * T * K**2 * s1**2)),
+            "drift": (3 * L0 / (L**2 * (s1**2 + G1**2) * T * K**3)) ** (1 / 3),
+        }
+        for method, x, y in ((fm.CDMAGE, mage_x, mage_y), (fm.CDMA, ma_x, ma_y)):
+            made = method.from_theory(c, rounds=T, local_steps=K, cohort_size=S)
+            np.testing.assert_allclose((made.lr_x, made.lr_y), (min(x.values()), min(y.values())), rtol=1e-12)
+            least |= {(method, player, min(b, key=b.get)) for player, b in (("x", x), ("y", y))}
+        plus = fm.CDMAGEPlus.from_theory(c, local_steps=K, cohort_size=S)
+        for t in (0, 10**9):
+            gamma = min(1 / (100 * L * K), S ** (1 / 3) / (L * K * (t + 1) ** (1 / 3)))
+            bounds = {"smooth": 1 / (2 * L * K), "phi": 1 / (2 * Lphi * K), "follow": 2 * mu**2 * gamma / (33 * L12**2)}
+            lr_x = plus.lr_x(t) if callable(plus.lr_x) else plus.lr_x
+            np.testing.assert_allclose((lr_x, plus.lr_y(t)), (min(bounds.values()), gamma), rtol=1e-5)
+            np.testing.assert_allclose(plus.alpha(t), 8192 * L**2 * K**2 * gamma**2 / S, rtol=1e-5)
+            least.add((fm.CDMAGEPlus, "x", min(bounds, key=bounds.get)))
+    bounds = {"x": ("smooth", "follow", "noise"), "y": ("smooth", "noise")}
+    wanted = {(method, player, b) for method in (fm.CDMAGE, fm.CDMA) for player in "xy" for b in bounds[player]}
+    wanted |= {(fm.CDMA, "x", "drift"), (fm.CDMA, "y", "drift"), (fm.CDMAGEPlus, "x", "smooth"), (fm.CDMAGEPlus, "x", "follow")}
+    assert least == wanted
+
+
 def test_noise_that_is_not_there_bounds_nothing():
     quiet = fm.Constants(L1=1.0, L2=1.0, L12=0.0, L21=0.0, mu=1.0)
     method = fm.CDMAGE.from_theory(quiet, rounds=10, local_steps=1, cohort_size=1)
