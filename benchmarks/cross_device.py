@@ -83,7 +83,9 @@ TABLES = {
 }  # fmt: skip
 
 
-def task(kind: str, data: str, features: int, seed: int, cache: str | None = None, saturating: bool = True):
+def task(
+    kind: str, data: str, features: int, seed: int, cache: str | None = None, saturating: bool = True, pooled: bool = False
+):
     """Return the problem, its clients, the metrics, and the metric that the figure shows."""
     images = datasets.load(data)
     arrays = lambda part: {"inputs": 2 * part["inputs"] - 1, "labels": part["labels"]}
@@ -106,6 +108,8 @@ def task(kind: str, data: str, features: int, seed: int, cache: str | None = Non
         judge = lambda **data: fm.metrics.PGD(radius=1.0, steps=15, restarts=1, examples=1000, **data)
         return problem, clients, {"train": judge(), "test": judge(data=test)}, "train/loss"
     pair = fm.models.DCGANGenerator(features=features), fm.models.DCGANDiscriminator(features=features)
+    if pooled:
+        pair = fm.models.PooledGenerator(features=features), fm.models.PooledDiscriminator(features=features // 2)
     problem = fm.problems.gan(*pair, clients, saturating=saturating, seed=seed)
     classifier = fm.metrics.train_classifier(data, fm.models.CNN(), epochs=3, cache=cache)
     return problem, clients, {"inception": fm.metrics.InceptionScore(classifier)}, "inception/score"
@@ -122,6 +126,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=32, help="of the GAN's networks")
     parser.add_argument("--lr", type=float, nargs=2, help="step sizes of x and y for all methods, in place of the paper's")
     parser.add_argument("--nonsaturating", action="store_true", help="the generator descends on -log D (GAN only)")
+    parser.add_argument("--pooled", action="store_true", help="the networks of the authors' code, at --features 64 (GAN only)")
     parser.add_argument("--cache", help="folder of the classifier that the Inception score is taken with")
     options = parser.parse_args()
 
@@ -142,7 +147,9 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         saturating = not options.nonsaturating
-        problem, clients, metrics, _ = task(options.kind, options.data, options.features, seed, options.cache, saturating)
+        problem, clients, metrics, _ = task(
+            options.kind, options.data, options.features, seed, options.cache, saturating, options.pooled
+        )
         floats = upload(problem, clients, chosen["CD-MA"])
         for name in options.methods or chosen:
             label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
@@ -152,6 +159,7 @@ def main() -> None:
                 "rounds": options.rounds,
                 "features": options.features,
                 "saturating": saturating,
+                "pooled": options.pooled,
             }
             if (FOLDER / f"{label}.json").exists():
                 check_same(label, setting)
@@ -180,7 +188,7 @@ def settings(method: object) -> str:
 def check_same(label: str, setting: dict) -> None:
     """Stop unless the saved run of that name is the one that is asked for."""
     saved = json.loads((FOLDER / f"{label}.json").read_text())
-    saved.setdefault("rounds", saved["round"][-1])
+    saved = {"rounds": saved["round"][-1], "pooled": False} | saved
     other = {k: saved[k] for k in setting if k in saved and saved[k] != setting[k]}
     if other:
         raise SystemExit(
