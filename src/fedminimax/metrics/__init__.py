@@ -7,7 +7,7 @@ small dataclasses, so that the data they carry is passed to the compiled program
 """
 
 from fedminimax import players
-from fedminimax.metrics.adversarial import PGD, RobustLoss
+from fedminimax.metrics.adversarial import PGD, PlainAscent, RobustLoss
 from fedminimax.metrics.auc import AUC, auc_score
 from fedminimax.metrics.base import (
     HIGHER,
@@ -71,6 +71,7 @@ __all__ = [
     "On",
     "PersonalizedGap",
     "Phi",
+    "PlainAscent",
     "Problem",
     "Residual",
     "RobustLoss",
