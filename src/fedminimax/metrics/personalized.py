@@ -63,6 +63,7 @@ class PersonalizedGap:
     tol: float = field(default=1e-8, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "gap"
+    better = LOWER
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the gap."""
