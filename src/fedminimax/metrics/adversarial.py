@@ -146,6 +146,7 @@ class PlainAscent:
     restart_above: float = field(default=10.0, metadata={"static": True})
     examples: int | None = field(default=None, metadata={"static": True})
     name = "ascent"
+    better = UNDER_ATTACK
 
     def __post_init__(self) -> None:
         _at_least_one("PlainAscent", steps=self.steps, examples=self.examples)
