@@ -47,14 +47,14 @@ sys.path.insert(0, str(HERE))
 
 from mutants import Mutant, mutants, watched  # noqa: E402
 
-ROBUST = ["tests/algorithms/test_robust.py", "tests/test_penalties.py"]
-NODES = ["tests/algorithms/test_decentralized.py"]
-SHARED = ["tests/algorithms/test_identities.py", "tests/algorithms/test_exact.py", "tests/algorithms/test_cross_device.py"]
+ROBUST = ["tests/algorithms/test_robust*.py", "tests/test_penalt*.py"]
+NODES = ["tests/algorithms/test_decentralized*.py"]
+SHARED = ["tests/algorithms/test_identities*.py", "tests/algorithms/test_exact*.py", "tests/algorithms/test_cross_device*.py"]
 TESTS: dict[str, list[str]] = {
-    "sets/": ["tests/test_sets.py"],
-    "penalties.py": ["tests/test_penalties.py"],
-    "problems/": ["tests/problems", *NODES, *ROBUST, "tests/metrics/test_optimality.py"],
-    "metrics/": ["tests/metrics", *NODES, *ROBUST, "tests/test_fairness.py"],
+    "sets/": ["tests/test_sets*.py"],
+    "penalties.py": ["tests/test_penalt*.py"],
+    "problems/": ["tests/problems/test_*.py", *NODES, *ROBUST, "tests/metrics/test_optimality.py"],
+    "metrics/": ["tests/metrics/test_*.py", *NODES, *ROBUST, "tests/test_fairness.py"],
     "algorithms/": [*SHARED, *ROBUST, *NODES, "tests/problems/test_problems.py"],
 }
 """Where the tests of a file are; of these, the test files that enter the changed function are run. What runs all methods on all
@@ -63,11 +63,8 @@ engines (tests/algorithms/test_contract.py) compares engines with each other, no
 
 def test_files(file: str) -> list[str]:
     """Return the test modules for a source file."""
-    names = next(tests for start, tests in TESTS.items() if file.startswith(start))
-    paths = [
-        p for name in names for p in (sorted((ROOT / name).glob("test_*.py")) if (ROOT / name).is_dir() else [ROOT / name])
-    ]
-    return [str(p.relative_to(ROOT)) for p in paths]
+    patterns = next(tests for start, tests in TESTS.items() if file.startswith(start))
+    return [str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
 
 
 def sources() -> list[str]:
@@ -203,6 +200,11 @@ def rows() -> dict[str, dict]:
     return {row["id"]: row for row in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
 
 
+def reasons() -> dict[str, str]:
+    """Return why a survivor is equivalent, by mutant."""
+    return json.loads(REASONS.read_text()) if REASONS.exists() else {}
+
+
 def write(results: dict[str, dict]) -> None:
     """Write the results, in the order of files and lines."""
     with RESULTS.open("w") as out:
@@ -222,14 +224,14 @@ def sample(chosen: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 def report() -> None:
     """Write the tables between the marks in README.md: counts by file, and every survivor with its reason."""
-    files, results, reasons = sources(), rows(), json.loads(REASONS.read_text()) if REASONS.exists() else {}
+    files, results, known = sources(), rows(), reasons()
     made = {m.id: m for file in files for m in mutants(PACKAGE, file)}
     current = [r for r in results.values() if r["id"] in made]
     lines = ["| file | mutants | run | killed | equivalent | survived |", "|---|---:|---:|---:|---:|---:|"]
     total: Counter[str] = Counter()
     for file in [*files, "all"]:
         here = [r for r in current if file in ("all", r["file"])]
-        count = Counter("equivalent" if r["id"] in reasons and r["status"] == "survived" else r["status"] for r in here)
+        count = Counter("equivalent" if r["id"] in known and r["status"] == "survived" else r["status"] for r in here)
         killed = count["killed"] + count["out of time"]
         size = sum(m.file == file or file == "all" for m in made.values())
         total = count if file == "all" else total
@@ -243,7 +245,7 @@ def report() -> None:
     for r in current:
         if r["status"] == "survived":
             where = f"{r['file']}:{made[r['id']].line} {r['function'].replace('<locals>.', '')}"
-            why = reasons.get(r["id"], "**to be killed**")
+            why = known.get(r["id"], "**to be killed**")
             lines.append(f"| {where} ({r['id']}) | {code(r['before'])} to {code(r['after'])} | {why} |")
     readme = HERE / "README.md"
     head, mark, _ = readme.read_text().partition("<!-- tables -->")
@@ -265,7 +267,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many mutants, from each file in proportion; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--id", nargs="*", help="these mutants only")
-    parser.add_argument("--again", help="run those of this status again, such as survived")
+    parser.add_argument("--again", help="run those of this status again, but for the equivalent ones: survived")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no mutant after so long")
     parser.add_argument("--list", action="store_true", help="show the mutants, and what became of them")
     parser.add_argument("--report", action="store_true", help="write the tables of README.md")
@@ -278,7 +280,7 @@ def main() -> None:
     if asked.id:
         chosen = [m for m in chosen if m.id in asked.id]
     elif asked.again:
-        chosen = [m for m in chosen if m.id in results and results[m.id]["status"] == asked.again]
+        chosen = [m for m in chosen if results.get(m.id, {}).get("status") == asked.again and m.id not in reasons()]
     elif not asked.list:
         chosen = [m for m in chosen if m.id not in results]
     if asked.list:

@@ -1,0 +1,16 @@
+"""Penalties in corners that the generic solvers do not reach."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedminimax.penalties import QFair
+
+
+@pytest.mark.parametrize("q", [0.7, 1.5])
+def test_the_root_of_qfairs_prox_is_found_on_both_sides_of_one(q, x64):
+    """u + sigma (1 + 1/q) u^(1/q) = w + sigma s, for q between the powers where Newton's equation changes its form."""
+    rng = np.random.default_rng(0)
+    w, s, sigma = rng.uniform(0, 2, 40), 10.0 ** rng.uniform(-3, 3, 40), 10.0 ** rng.uniform(-2, 2, 40)
+    u = np.asarray(QFair(q).prox(jnp.asarray(w), jnp.asarray(s), jnp.asarray(sigma)))
+    np.testing.assert_allclose(u + sigma * (1 + 1 / q) * u ** (1 / q), w + sigma * s, rtol=1e-12)
