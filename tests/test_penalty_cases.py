@@ -9,7 +9,7 @@ from fedminimax.penalties import QFair
 
 @pytest.mark.parametrize("q", [0.2, 1.5])
 def test_the_root_of_qfairs_prox_is_found_on_both_sides_of_one(q, x64):
-    """u + sigma (1 + 1/q) u^(1/q) = w + sigma s, whatever the step, and for q between the powers where the equation changes its form."""
+    """u + sigma (1 + 1/q) u^(1/q) = w + sigma s, whatever the step, on both sides of where the equation is turned."""
     rng = np.random.default_rng(0)
     w, s, sigma = rng.uniform(0, 2, 40), 10.0 ** rng.uniform(-3, 3, 40), 10.0 ** rng.uniform(-30, 30, 40)
     u = np.asarray(QFair(q).prox(jnp.asarray(w), jnp.asarray(s), jnp.asarray(sigma)))

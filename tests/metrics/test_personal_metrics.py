@@ -31,8 +31,8 @@ def test_the_worst_case_is_at_the_best_weights(x64):
     expected = w @ losses - 5 / 6 * np.sum((3 * w - 1) ** 2)
     bound, data = problem.bind(data)
     np.testing.assert_allclose(metrics.WorstCase()(bound, data, bound.start), expected, rtol=1e-14)
+    task = fm.problems.quadratic(2)
     with pytest.raises(fm.InputError, match="use Phi"):
-        task = fm.problems.quadratic(2)
         metrics.WorstCase()(task.problem, task.clients, task.problem.start)
 
 

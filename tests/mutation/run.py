@@ -53,10 +53,10 @@ SHARED = ["tests/algorithms/test_identities*.py", "tests/algorithms/test_exact*.
 TESTS: dict[str, list[str]] = {
     "sets/": ["tests/test_sets*.py"],
     "penalties.py": ["tests/test_penalt*.py"],
-    "problems/personalized": NODES,
+    "problems/personalized": [*NODES, "tests/problems/test_r*.py"],
     "problems/linearize": ["tests/problems/test_linearize.py"],
-    "problems/robust_regression": ROBUST,
-    "problems/robust.py": ROBUST,
+    "problems/robust_regression": [*ROBUST, "tests/problems/test_random*.py"],
+    "problems/robust.py": [*ROBUST, "tests/metrics/test_personal*.py"],
     "problems/": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py"],
     "metrics/personalized": [*NODES, "tests/metrics/test_personal*.py"],
     "metrics/": ["tests/metrics/test_*.py"],
