@@ -57,6 +57,7 @@ TESTS: dict[str, list[str]] = {
     "problems/linearize": ["tests/problems/test_linearize.py"],
     "problems/robust_regression": [*ROBUST, "tests/problems/test_random*.py"],
     "problems/robust.py": [*ROBUST, "tests/metrics/test_personal*.py"],
+    "problems/base.py": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py", "tests/data/test_clients.py"],
     "problems/": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py"],
     "metrics/personalized": [*NODES, "tests/metrics/test_personal*.py"],
     "metrics/": ["tests/metrics/test_*.py"],
