@@ -54,7 +54,7 @@ TESTS: dict[str, list[str]] = {
     "sets/": ["tests/test_sets*.py"],
     "penalties.py": ["tests/test_penalt*.py"],
     "problems/personalized": [*NODES, "tests/problems/test_r*.py"],
-    "problems/linearize": ["tests/problems/test_linearize.py"],
+    "problems/linearize": ["tests/problems/test_linearize*.py"],
     "problems/robust_regression": [*ROBUST, "tests/problems/test_random*.py"],
     "problems/robust.py": [*ROBUST, "tests/metrics/test_personal*.py"],
     "problems/base.py": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py", "tests/data/test_clients.py"],
