@@ -39,6 +39,8 @@ RESULTS, REASONS = HERE / "results.csv", HERE / "survivors.json"
 COLUMNS = ("id", "file", "line", "function", "kind", "before", "after", "status", "test")
 WALL = 3600  # seconds; the limit that counts is on the time of the processor, which does not depend on what else runs
 
+OTHERS = 20  # seconds for tests that do not seem to enter the function: something cached in another test may hide it
+
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "fedminimax-mutation-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
@@ -119,6 +121,12 @@ class Order:
 
     def pytest_collection_modifyitems(self, items):
         items.sort(key=lambda item: (item.nodeid not in self.first, self.seconds.get(item.nodeid, 1.0)))
+        spent = 0.0
+        for i, item in enumerate(items):
+            spent += 0.0 if item.nodeid in self.first else self.seconds.get(item.nodeid, 1.0)
+            if spent > OTHERS:  # at worst a mutant survives that one of these would kill
+                del items[i:]
+                break
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -225,7 +233,8 @@ def sample(chosen: list[Mutant], count: int, seed: int) -> list[Mutant]:
     for mutant in chosen:
         by_file[mutant.file].append(mutant)
     rng = random.Random(seed)
-    return [m for ms in by_file.values() for m in rng.sample(ms, min(len(ms), max(1, round(count * len(ms) / len(chosen)))))]
+    taken = [m for ms in by_file.values() for m in rng.sample(ms, min(len(ms), max(1, round(count * len(ms) / len(chosen)))))]
+    return rng.sample(taken, len(taken))  # in any order, so that a run that is stopped is a sample too
 
 
 def report() -> None:
