@@ -58,7 +58,7 @@ TESTS: dict[str, list[str]] = {
     "problems/personalized": [*NODES, "tests/problems/test_r*.py"],
     "problems/linearize": ["tests/problems/test_linearize*.py"],
     "problems/robust_regression": [*ROBUST, "tests/problems/test_random*.py"],
-    "problems/robust.py": [*ROBUST, "tests/metrics/test_personal*.py"],
+    "problems/robust.py": [*ROBUST, "tests/problems/test_robust*.py", "tests/metrics/test_personal*.py"],
     "problems/base.py": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py", "tests/data/test_clients.py"],
     "problems/": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py"],
     "metrics/personalized": [*NODES, "tests/metrics/test_personal*.py"],

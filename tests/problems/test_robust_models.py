@@ -89,3 +89,10 @@ def test_the_loss_of_a_robust_classifier_on_a_node(x64, beta_x):
     for bad in ({"beta_y": 0.0}, {"beta_y": -1.0}):
         with pytest.raises(fm.InputError, match="beta_y"):
             build(**bad)
+
+
+def test_weights_for_other_clients_are_refused_before_anything_runs():
+    for weights, message in (([1, 2, 3], "one number each"), ([1, -1], "not negative"), ([0, 0], "not all zero")):
+        problem = fm.problems.robust_model(fm.models.Linear(3), federation(LABELS), 3, weights=weights)
+        with pytest.raises(fm.InputError, match=message):
+            problem.check(federation(LABELS))
