@@ -46,12 +46,7 @@ def check_input(
             f"{type(algorithm).__name__} is for a {algorithm.solves.__name__}, but {bound.name} is a {kind}{advice}."
         )
     bound.check(clients)
-    counts = getattr(getattr(algorithm, "local_steps", None), "counts", None)
-    if counts is not None and len(counts) != clients.count:
-        raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
-    cohort = getattr(algorithm, "cohort_size", None)
-    if cohort is not None and cohort > clients.count:
-        raise InputError(f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}.")
+    algorithm.check(clients)
     return bound, clients
 
 

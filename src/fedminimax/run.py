@@ -99,6 +99,7 @@ def run(
         asked = rehearse(problem, algorithm, clients, conditions).asked
         last = first + rounds
         trace = trace.check(last, clients.count, first).fit(asked, type(algorithm).__name__, last, first)
+        algorithm.check(clients, trace.steps)
     judged, watching = named(metrics), checked(observers)
     metric, wanted = (progress, None) if isinstance(progress, str) else (None, progress)
     watching.insert(0, ProgressBar(metric, wanted))

@@ -182,6 +182,7 @@ def sweep(
     parts: list[dict[str, np.ndarray]] = []
     for shape in itertools.product(*(grid[name] for name in fixed)):
         shaped = algorithm.replace(**dict(zip(fixed, shape, strict=True)))
+        shaped.check(clients)
         points = list(itertools.product(*(grid[name] for name in real)))
         settings += [dict(zip(fixed, shape, strict=True)) | dict(zip(real, point, strict=True)) for point in points]
         for point in points:  # each is checked as a user's own would be

@@ -43,6 +43,11 @@ def at_least_one(what: str, value: Any) -> None:
         raise InputError(f"{what} must be at least 1, but is {value}: its inverse is how far a node goes to the average.")
 
 
+def scale_of(problem: PersonalizedProblem) -> float:
+    """Return lambda_max(W), by which section 3.4's averaging is scaled; 1 where there is nobody to average with."""
+    return problem.network.lambda_max or 1.0
+
+
 def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:
     """Return P(z - lr slope(P(z - lr slope(z)))): one extragradient step on one node."""
     ahead = descent_ascent(problem, z, slope(z), lr_x, lr_y)
@@ -105,8 +110,13 @@ class DecentralizedExtraGradient(Decentralized):
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Look ahead, then step from where we were."""
-        ahead = nodes.map(self.move, state, state, nodes.mix(state))
+        ahead = nodes.map(self.look_ahead, state, nodes.mix(state))
         return nodes.map(self.move, state, ahead, nodes.mix(ahead))
+
+    def look_ahead(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+        """Return Z' = P(z - eta grad F(z)), the node's part of it."""
+        node.looks_ahead()
+        return self.move(problem, node, z, z, mixed)
 
     def move(self, problem: Any, node: Any, z: Point, at: Point, mixed: Point) -> Point:
         """Return P(z - eta grad F(at)), the node's part of it."""

@@ -128,12 +128,12 @@ class Round(ABC):
 
     def gossip(self, network: Network, rows: Tree, when: Any) -> Tree:
         """Carry out one exchange along all edges, if it is time for it, and count it."""
-        messages = 2 * len(network.edges)
+        messages = 2 * network.edge_count
         takes_place = True if when is None else when
         out, ignored = self.mix_if(network, rows, takes_place)
         row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
         self.messages.append(Message(accounting.MIX, accounting.NOTHING, accounting.measure_reply(row), messages))
-        count = jnp.where(takes_place, messages, 0)
+        count = jnp.where(takes_place, 1, 0)  # of exchanges, not of messages: there may be more of those than 32 bits hold
         self.traffic.append(Traffic(0, count, ignored, accounting.split(NO_WORK), 0.0))
         return out
 

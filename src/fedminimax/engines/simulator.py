@@ -550,15 +550,13 @@ class SimulatedRound(Round):
         return Executed(total, sums.weight, note, sums.refused, sums.work)
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
-        """Return W times the rows as a sum over edges, all at once."""
-        i, j = (jnp.asarray(ends) for ends in network.edges.T)
-        check, sound = self.conditions.guard.drop_nonfinite, jnp.ones(self.count, bool)
-        if check:
-            sound = jax.vmap(finite)(rows)
-            rows = jax.tree.map(lambda x: jnp.where(sound.reshape(-1, *[1] * (x.ndim - 1)), x, 0), rows)
-        ignored = jnp.sum(~sound[i], dtype=jnp.int32) + jnp.sum(~sound[j], dtype=jnp.int32)
+        """Return W times the rows, for all nodes at once."""
+        if not self.conditions.guard.drop_nonfinite:
+            return network.product(rows), jnp.zeros((), jnp.int32)
+        sound = jax.vmap(finite)(rows)
+        ignored = jnp.sum(jnp.where(sound, 0, jnp.asarray(network.degrees)), dtype=jnp.int32)
         # A message counts between two sound nodes; one that is not sound hears its neighbours to no avail.
-        return network.product(rows, sound[i] & sound[j] if check else None), ignored
+        return network.product(rows, sound), ignored
 
     @property
     def _format(self) -> RowFormat:

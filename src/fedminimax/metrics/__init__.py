@@ -7,7 +7,7 @@ small dataclasses, so that the data they carry is passed to the compiled program
 """
 
 from fedminimax import players
-from fedminimax.metrics.adversarial import PGD, RobustLoss
+from fedminimax.metrics.adversarial import PGD, PlainAscent, RobustLoss
 from fedminimax.metrics.auc import AUC, auc_score
 from fedminimax.metrics.base import (
     HIGHER,
@@ -36,7 +36,7 @@ from fedminimax.metrics.optimality import (
     Value,
     WorstCase,
 )
-from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, Residual
+from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, PersonalizedGap, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
     ClassLoss,
@@ -69,7 +69,9 @@ __all__ = [
     "MoreauGradient",
     "NodeAccuracy",
     "On",
+    "PersonalizedGap",
     "Phi",
+    "PlainAscent",
     "Problem",
     "Residual",
     "RobustLoss",

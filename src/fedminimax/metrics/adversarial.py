@@ -122,6 +122,48 @@ class PGD:
         return target.report(state.x, values[worst], jax.tree.map(lambda y: y[worst], points))
 
 
+@_metric
+class PlainAscent:
+    r"""The objective after a few plain ascent steps from the state's y: what the authors of cd-mage.txt report.
+
+    .. math:: y \leftarrow P(y + s \nabla_y F(x, y))
+
+    so many times, from the state's y, or from zero where :math:`\|y\|^2` is above a bound; their published code has 20 steps of
+    s = 1 and the bound 10 ("a few epochs" in the paper). The numbers are those of :class:`RobustLoss`, at the y that the steps
+    end at. It is not a maximum: :class:`RobustLoss` and :class:`PGD` find worse perturbations; this one is for comparison.
+
+    Args:
+        data: held-out :class:`~fedminimax.data.ClientData` or arrays {"inputs", "labels"}; by default the training clients.
+        steps: how many steps, each a pass forth and back over all examples.
+        step_size: s.
+        restart_above: ||y||^2 above which the steps start at zero.
+        examples: only so many examples, evenly spaced, are used, as by :class:`RobustLoss`. None: all.
+    """
+
+    data: Any = None
+    steps: int = field(default=20, metadata={"static": True})
+    step_size: float = field(default=1.0, metadata={"static": True})
+    restart_above: float = field(default=10.0, metadata={"static": True})
+    examples: int | None = field(default=None, metadata={"static": True})
+    name = "ascent"
+    better = UNDER_ATTACK
+
+    def __post_init__(self) -> None:
+        _at_least_one("PlainAscent", steps=self.steps, examples=self.examples)
+        for name in ("step_size", "restart_above"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} of PlainAscent must be above zero, but is {getattr(self, name)}.")
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the numbers at the end of the ascent."""
+        target = _target("PlainAscent", problem, clients, self.data, self.examples)
+        y, ascent = target.start(state), target.ascent(state.x)
+        y = players.select(players.sqnorm(y) > self.restart_above, players.zeros_like(y), y)
+        climb = lambda _, y: target.problem.project_y(players.add(y, ascent(y)[1], self.step_size))
+        y = jax.lax.fori_loop(0, self.steps, climb, y)
+        return target.report(state.x, target.value(state.x, y), y)
+
+
 class _Target(NamedTuple):
     """Whose loss the perturbation raises: the problem, the examples as clients' data, and a weight for each client."""
 
