@@ -21,13 +21,17 @@ FENCE = 0.1
 """Where the sets of :func:`fenced` end."""
 
 
-@functools.cache  # one problem object a task: its compiled programs are then shared by all that is tried on it
 def small(name: str) -> Task:
     """Return a small problem by name, its clients of unequal weight or size.
 
     "quadratic" and "fair" have a shared y, "regression" and "classification" weights on clients, "nodes" and "node models" a
-    network. The first of each pair has float64 data and a known solution; the second float32 data and sets.
+    network. The first of each pair has a known solution, and data as precise as JAX is now; the second float32 data and sets.
     """
+    return _made(name, bool(jnp.zeros(()).dtype == jnp.float64))
+
+
+@functools.cache  # one problem object a task: its compiled programs are then shared by all that is tried on it
+def _made(name: str, double: bool) -> Task:
     if name == "quadratic":
         return problems.quadratic(5, examples=6, noise=0.3, weights=[1, 2, 3, 4, 5])
     if name == "nodes":
