@@ -8,6 +8,7 @@ import pytest
 
 import fedminimax as fm
 from fedminimax import metrics
+from fedminimax.metrics.proximal import proximal_point
 from fedminimax.players import Point
 from fedminimax.problems import base
 
@@ -88,6 +89,21 @@ def test_moreau_gradient(task, means, z):
     assert abs(got["grad"] - 2 * l * np.linalg.norm(z.x - near)) <= got["error"]
     assert 0 <= got["gap"] < 1e-10
     np.testing.assert_allclose(got["error"], np.sqrt(8 * l * got["gap"]), rtol=1e-12)
+
+
+def test_the_gap_bounds_the_error_also_where_the_inner_problem_is_not_solved(task, means, z):
+    """With too few steps in u a time, the residual that is left must be in the gap."""
+    l, x = 0.2, np.asarray(z.x)
+    value = lambda u: f(means, u, best_y(means, u)) + l * np.sum((u - x) ** 2)
+    H = means["A"] + means["B"] @ np.linalg.solve(means["C"], means["B"].T)
+    h = means["a"] + means["B"] @ np.linalg.solve(means["C"], means["b"])
+    least = value(np.linalg.solve(H + 2 * l * np.eye(4), 2 * l * x - h))
+    solve = lambda x, y: proximal_point(task.problem, task.clients, x, y, l, 1e-12, 40, inner_steps=5)
+    near = jax.jit(solve)(z.x, z.y)
+    up = best_y(means, np.asarray(near.u))
+    alone = f(means, near.u, up) - f(means, near.u, near.y)  # what the max player could still gain
+    above = value(np.asarray(near.u)) - least
+    assert alone < above <= near.gap < np.inf
 
 
 # -- the envelope of a maximum with kinks --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Methods without a server: what they share, and the two references that a user would ask for.
 
-Purely local training, and the extragradient method on the whole objective (G. Korpelevich, 1976), with which
-personalized-minmax.txt, section 3.1, begins.
+Purely local training, and the extragradient method on the whole objective (G. M. Korpelevich, "The extragradient method for
+finding saddle points and other problems", 1976), with which section 3.1 of A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov,
+"Decentralized personalized federated min-max problems", preprint, 2022 (personalized-minmax.txt), begins.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class DecentralizedExtraGradient(Decentralized):
     Args:
         lr_x: eta for x; below 1 / (L + c lambda_max).
         lr_y: eta for y.
-        batch_size: examples a step; None: all of the node's.
+        batch_size: examples of each of a step's two gradients, drawn anew; None: all of the node's.
     """
 
     lr_x: Scalar
