@@ -38,7 +38,7 @@ def test_every_method_has_a_row():
     assert rows == set(ALGORITHMS) - constructors
 
 
-@pytest.mark.parametrize(("row", "check"), cases())
+@pytest.mark.parametrize(("row", "check"), list(cases()))
 def test_the_contract(row, check):
     check(row)
 
