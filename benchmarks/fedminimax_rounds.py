@@ -8,8 +8,8 @@ import jax
 
 import fedminimax as fm
 from child import serve
-from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.simulator import ROOM
+from fedminimax.federation.cohort import Conditions
 from problems import build, mean_loss
 from workloads import Workload
 

@@ -171,7 +171,7 @@ def test_fair_runs_on_a_table_of_ones_own(tmp_path):
 
 
 def test_fair_says_what_is_wrong(tmp_path):
-    from fedminimax.fair import Request, load
+    from fedminimax.commands.fair import Request, load
 
     people().to_csv(tmp_path / "t.csv", index=False)
     table = str(tmp_path / "t.csv")

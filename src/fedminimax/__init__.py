@@ -50,13 +50,13 @@ from fedminimax.algorithms import (  # noqa: E402
 )
 from fedminimax.compare import Curves, compare  # noqa: E402
 from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
-from fedminimax.engines.availability import Availability, Delay, Wave  # noqa: E402
 from fedminimax.engines.execution import Snapshot  # noqa: E402
-from fedminimax.engines.guard import Guard  # noqa: E402
 from fedminimax.engines.isolated import Isolated  # noqa: E402
 from fedminimax.engines.simulator import Simulator  # noqa: E402
-from fedminimax.engines.trace import Trace  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
+from fedminimax.federation.availability import Availability, Delay, Wave  # noqa: E402
+from fedminimax.federation.guard import Guard  # noqa: E402
+from fedminimax.federation.trace import Trace  # noqa: E402
 from fedminimax.network import Network  # noqa: E402
 from fedminimax.observers import LogCSV, MLflow, StopWhen, TensorBoard  # noqa: E402
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402

@@ -10,10 +10,10 @@ from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.algorithms.local import descent_ascent, gradient, refresh, server_step
 from fedminimax.algorithms.robust import Model, RobustMethod, Weighed
 from fedminimax.algorithms.solvers import LocalUpdates, Momentum, Plain, Proximal, Solver, Weighted, solver_of
-from fedminimax.engines.client import Client, Reply
-from fedminimax.engines.cohort import Clients, Cohort, Replies
-from fedminimax.engines.nodes import Nodes, Rows
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client, Reply
+from fedminimax.federation.cohort import Clients, Cohort, Replies
+from fedminimax.federation.nodes import Nodes, Rows
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.personalized import PersonalizedProblem

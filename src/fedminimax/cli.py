@@ -47,7 +47,7 @@ def demo_command(
     seed: Annotated[int, typer.Option(help="The seed of the split, the model and all sampling.")] = 0,
 ) -> None:
     """Train a fair image classifier on ten unlike clients: FESS-GDA against Local SGDA."""
-    from fedminimax.demo import demo
+    from fedminimax.commands.demo import demo
 
     if rounds < 5:
         raise InputError(f"--rounds is {rounds}, but the demonstration needs at least 5.")
@@ -82,7 +82,7 @@ def fair_command(
     out: Annotated[Path, typer.Option(help="Where to write the tables and figures.")] = Path("fedminimax-fair"),
 ) -> None:
     """Train models that are fair to the worst client, by several methods, on your table or on a data set."""
-    from fedminimax.fair import Request, fair
+    from fedminimax.commands.fair import Request, fair
 
     if out.exists() and not out.is_dir():
         raise InputError(f"--out is {out}, which is a file: give a folder.")

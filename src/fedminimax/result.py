@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedminimax.engines import wire
-from fedminimax.engines.accounting import Message
+from fedminimax import wire
 from fedminimax.engines.store import ClientStore
-from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
+from fedminimax.federation.accounting import Message
+from fedminimax.federation.trace import Trace
 from fedminimax.players import Tree
 
 if TYPE_CHECKING:

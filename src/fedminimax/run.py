@@ -11,15 +11,15 @@ import numpy as np
 
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting
-from fedminimax.engines.availability import Availability
-from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.execution import Engine, Execution, Snapshot
-from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import ROOM, Simulator, rehearse
-from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
+from fedminimax.federation import accounting
+from fedminimax.federation.availability import Availability
+from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.guard import Guard
+from fedminimax.federation.trace import Trace
 from fedminimax.inputs import beginning, check_input
 from fedminimax.metrics import Metric, Problem, named
 from fedminimax.observers import Watched, checked, tell

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax.engines.sampling import below
 from fedminimax.errors import InputError
+from fedminimax.random.sampling import below
 
 STEPS, EPOCHS = "steps", "epochs"
 

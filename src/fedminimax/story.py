@@ -10,11 +10,12 @@ import numpy as np
 
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting, keys
-from fedminimax.engines.accounting import Message
-from fedminimax.engines.cohort import everybodys_steps
 from fedminimax.engines.execution import Progress
-from fedminimax.engines.trace import Trace
+from fedminimax.federation import accounting
+from fedminimax.federation.accounting import Message
+from fedminimax.federation.cohort import everybodys_steps
+from fedminimax.federation.trace import Trace
+from fedminimax.random import keys
 from fedminimax.result import Result
 from fedminimax.steps import UniformSteps
 

@@ -17,14 +17,15 @@ from jax.sharding import Mesh, PartitionSpec
 from fedminimax import devices as host
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting, keys
-from fedminimax.engines.cohort import Conditions
-from fedminimax.engines.guard import Guard
 from fedminimax.engines.simulator import AUTO, Carry, Layout, Program, Script, Strategy
 from fedminimax.errors import InputError
+from fedminimax.federation import accounting
+from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.guard import Guard
 from fedminimax.inputs import check_input
 from fedminimax.metrics import HIGHER, LOWER, Metric, Problem, direction, evaluate, named
 from fedminimax.problems.robust import SharedForm
+from fedminimax.random import keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ import pytest
 import fedminimax as fm
 from fedminimax import players
 from fedminimax.algorithms.decentralized import Decentralized
-from fedminimax.engines.nodes import Rows
+from fedminimax.federation.nodes import Rows
 from fedminimax.network import Network
 from fedminimax.problems.personalized_quadratic import ill_conditioned, solution
 from fedminimax.problems.quadratic import client_means, saddle

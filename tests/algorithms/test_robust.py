@@ -9,8 +9,8 @@ import pytest
 
 import fedminimax as fm
 from fedminimax.data import ClientData
-from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.simulator import Layout, Program
+from fedminimax.federation.cohort import Conditions
 
 N, DIM, K = 5, 4, 3
 

@@ -5,8 +5,8 @@ import pytest
 
 import fedminimax as fm
 from fedminimax.data import ClientData
-from fedminimax.engines import keys
-from fedminimax.engines.client import Client
+from fedminimax.federation.client import Client
+from fedminimax.random import keys
 
 
 def uneven():

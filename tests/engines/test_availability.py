@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedminimax as fm
-from fedminimax.engines import keys, sampling
+from fedminimax.random import keys, sampling
 
 pytestmark = pytest.mark.usefixtures("x64")
 

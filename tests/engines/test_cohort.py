@@ -11,7 +11,7 @@ import fedminimax as fm
 from fedminimax import players
 from fedminimax.algorithms import ALGORITHMS, Algorithm, algorithm, state, static
 from fedminimax.data import ClientData
-from fedminimax.engines.client import Reply
+from fedminimax.federation.client import Reply
 from fedminimax.players import Point
 
 BOTH = pytest.mark.parametrize("engine", ["simulator", "isolated"])
@@ -289,7 +289,7 @@ def test_counts_beyond_32_bits_stay_exact(x64):
 
 
 def test_counts_of_a_million_clients_stay_exact():
-    from fedminimax.engines import accounting
+    from fedminimax.federation import accounting
 
     counts = np.random.default_rng(0).integers(0, 2**31 - 1, 1_000_000, dtype=np.int32)
     work = jnp.sum(accounting.split(accounting.Work(counts, counts // 3)), axis=0)
@@ -414,8 +414,8 @@ def test_the_isolated_engine_refuses_closures():
 
 
 def test_workers_hold_their_own_data_only(x64):
-    from fedminimax.engines.cohort import Conditions
     from fedminimax.engines.isolated import Isolated
+    from fedminimax.federation.cohort import Conditions
 
     problem, data = toy()
     execution = Isolated().open(problem, data, fm.LocalSGDA(0.1, 0.1), Conditions())

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedminimax.engines import keys, sampling
+from fedminimax.random import keys, sampling
 
 
 def many(fn, count):

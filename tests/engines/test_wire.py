@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedminimax as fm
+from fedminimax import wire
 from fedminimax.algorithms import ALGORITHMS, Algorithm, algorithm
-from fedminimax.engines import wire
 from fedminimax.players import Point
 
 

@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 
 import fedminimax as fm
-from fedminimax.engines.client import Client
+from fedminimax.federation.client import Client
 from fedminimax.players import Point
 from fedminimax.problems.auc import positive_share
 

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
-from fedminimax import checks, steps
-from fedminimax.engines import wire
+from fedminimax import checks, steps, wire
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.problems.base import MinimaxProblem

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fedminimax import checks, players
 from fedminimax.algorithms.base import Algorithm, algorithm, state, static
 from fedminimax.algorithms.local import descent_ascent, server_step
-from fedminimax.engines.client import Reply
+from fedminimax.federation.client import Reply
 from fedminimax.players import Point, Tree
 from fedminimax.schedules import Scalar
 

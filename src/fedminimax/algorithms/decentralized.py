@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
-from fedminimax.engines.nodes import Nodes, Rows
 from fedminimax.errors import InputError
+from fedminimax.federation.nodes import Nodes, Rows
 from fedminimax.players import Point, Tree
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar

@@ -12,7 +12,7 @@ from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import server_step
 from fedminimax.algorithms.solvers import LocalUpdates, Plain
-from fedminimax.engines.client import Reply
+from fedminimax.federation.client import Reply
 from fedminimax.players import Point, Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps

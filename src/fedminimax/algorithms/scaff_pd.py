@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.robust import LossReport, RobustMethod, Update, descend, heard
-from fedminimax.engines.client import Reply
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Reply
 from fedminimax.players import Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps

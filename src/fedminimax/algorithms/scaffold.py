@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.robust import RobustMethod, descend
-from fedminimax.engines.client import Reply
+from fedminimax.federation.client import Reply
 from fedminimax.players import Tree
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps

@@ -17,8 +17,8 @@ from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.decentralized import Decentralized, at_least_one, scale_of
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.solvers import solver_of
-from fedminimax.engines.nodes import Nodes, Rows
 from fedminimax.errors import InputError
+from fedminimax.federation.nodes import Nodes, Rows
 from fedminimax.players import Point, Tree
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines.accounting import Message, Traffic
-from fedminimax.engines.cohort import Conditions
-from fedminimax.engines.trace import Trace
+from fedminimax.federation.accounting import Message, Traffic
+from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem

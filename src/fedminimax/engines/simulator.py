@@ -22,22 +22,23 @@ from fedminimax import devices as host
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import accounting, keys
-from fedminimax.engines.accounting import Message
-from fedminimax.engines.client import Client, LocalProblem, Reply
-from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.evaluation import Judge
 from fedminimax.engines.execution import Execution, Progress, Snapshot
-from fedminimax.engines.guard import Guard, finite
-from fedminimax.engines.keys import Key
 from fedminimax.engines.store import DEVICE, HOST, JOURNAL, ClientStore, RowFormat
-from fedminimax.engines.trace import Asked, Trace
 from fedminimax.errors import InputError
+from fedminimax.federation import accounting
+from fedminimax.federation.accounting import Message
+from fedminimax.federation.client import Client, LocalProblem, Reply
+from fedminimax.federation.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
+from fedminimax.federation.guard import Guard, finite
+from fedminimax.federation.trace import Asked, Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
 from fedminimax.players import Tree
 from fedminimax.problems.base import CHUNK
 from fedminimax.problems.robust import Problem
+from fedminimax.random import keys
+from fedminimax.random.keys import Key
 from fedminimax.schedules import at_round
 
 Strategy = str | int

@@ -20,10 +20,9 @@ import numpy as np
 import optax
 import pooch
 
-from fedminimax import models
+from fedminimax import models, wire
 from fedminimax.data.clients import ClientData
 from fedminimax.data.datasets import FOLDER_VARIABLE, Arrays, Dataset, load
-from fedminimax.engines import wire
 from fedminimax.errors import InputError
 from fedminimax.metrics import base
 from fedminimax.metrics.base import HIGHER, _metric, in_batches

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedminimax import players
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import keys
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
+from fedminimax.random import keys
 from fedminimax.sets import Everything, Set
 
 Transform = Callable[[Callable[..., Any]], Callable[..., Any]]

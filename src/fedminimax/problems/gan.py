@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.data.clients import ClientData
-from fedminimax.engines import keys
 from fedminimax.errors import InputError
 from fedminimax.players import Point
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.examples import fields_of, output_shape, weights_at_start
 from fedminimax.problems.task import Task
+from fedminimax.random import keys
 
 UNIFORM, NORMAL = "uniform", "normal"
 

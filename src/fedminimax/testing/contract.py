@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax import metrics, players
+from fedminimax import metrics, players, wire
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.engines import wire
-from fedminimax.engines.availability import Availability
 from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.simulator import Simulator
+from fedminimax.federation.availability import Availability
 from fedminimax.problems import MinimaxProblem, PersonalizedProblem, Task
 from fedminimax.result import Result
 from fedminimax.run import run

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedminimax.engines import keys
-from fedminimax.engines.keys import Key
+from fedminimax.random import keys
+from fedminimax.random.keys import Key
 
 _GOLDEN = 0x9E3779B9
 

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax.engines import keys
 from fedminimax.errors import InputError
+from fedminimax.random import keys
 
 RANDOM = "random"
 

@@ -16,15 +16,16 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax import steps as local_steps
-from fedminimax.engines import accounting, keys, sampling
-from fedminimax.engines.accounting import NO_WORK, Message, Traffic
-from fedminimax.engines.availability import Availability
-from fedminimax.engines.guard import Guard
-from fedminimax.engines.keys import Key
-from fedminimax.engines.trace import Asked, Draw, Trace
 from fedminimax.errors import InputError
+from fedminimax.federation import accounting
+from fedminimax.federation.accounting import NO_WORK, Message, Traffic
+from fedminimax.federation.availability import Availability
+from fedminimax.federation.guard import Guard
+from fedminimax.federation.trace import Asked, Draw, Trace
 from fedminimax.network import Network
 from fedminimax.players import Tree
+from fedminimax.random import keys, sampling
+from fedminimax.random.keys import Key
 
 ClientFunction = Callable[..., Any]
 

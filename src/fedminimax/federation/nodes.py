@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import jax
 
-from fedminimax.engines.cohort import ClientFunction, Clients
 from fedminimax.errors import InputError
+from fedminimax.federation.cohort import ClientFunction, Clients
 from fedminimax.network import Network
 from fedminimax.players import Tree
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from fedminimax import steps as local_steps
 from fedminimax.data.clients import EPOCHS, ClientData
-from fedminimax.engines import keys, sampling
-from fedminimax.engines.accounting import NO_WORK, Work
-from fedminimax.engines.keys import Key
+from fedminimax.federation.accounting import NO_WORK, Work
 from fedminimax.players import Tree
 from fedminimax.problems.base import Span, reseeded
+from fedminimax.random import keys, sampling
+from fedminimax.random.keys import Key
 
 
 class Reply(NamedTuple):

@@ -1,0 +1,1 @@
+"""Randomness as a function of its place: keys, and sampling without permutations."""
