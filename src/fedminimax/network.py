@@ -1,7 +1,7 @@
 """Who talks to whom: a connected graph of nodes, and the gossip matrix W of one exchange along its edges.
 
 W = sum over edges {i, j} of a_ij (e_i - e_j)(e_i - e_j)', with a_ij > 0: symmetric, positive semi-definite, and zero on
-constant vectors only, because the graph is connected (personalized-minmax.txt, Assumption 2). Node i's row of W X is the sum
+constant vectors only, because the graph is connected (Beznosikov et al., 2022, Assumption 2). Node i's row of W X is the sum
 over its neighbours j of a_ij (x_i - x_j): it needs nobody else's.
 """
 

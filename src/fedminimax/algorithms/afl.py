@@ -1,5 +1,5 @@
 """Agnostic federated learning. M. Mohri, G. Sivek and A. T. Suresh, "Agnostic federated learning", ICML 2019; with local
-steps as scaff-pd.txt, appendix C.1, runs it."""
+steps as the SCAFF-PD paper, appendix C.1, runs it."""
 
 from __future__ import annotations
 

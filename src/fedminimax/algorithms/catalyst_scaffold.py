@@ -1,7 +1,7 @@
 """Catalyst-Scaffold-S.
 
 C. Hou, K. K. Thekumparampil, G. Fanti and S. Oh, "Efficient algorithms for federated saddle point optimization", 2021; with a
-cohort a round, as cd-mage.txt compares with.
+cohort a round, as the CD-MAGE paper compares with.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CatalystScaffoldS(ControlledSteps):
     mean, the same for all its clients (the server draws it). The server averages: no step of its own scales the mean. There are
     two forms.
 
-    ``keep="nothing"``, that of the authors of cd-mage.txt. The cohort reports its full local gradients at
+    ``keep="nothing"``, that of the authors of CD-MAGE. The cohort reports its full local gradients at
     :math:`z_t = (x_t, y_t)`; with their mean :math:`(u_t, v_t)` the same clients take steps on
     :math:`f_i + \frac\theta2 \|x - x_{ref}\|^2 - \frac\theta2 \|y - y_{ref}\|^2`
 

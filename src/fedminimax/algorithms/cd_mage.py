@@ -1,7 +1,7 @@
 """CD-MA, CD-MAGE and CD-MAGE+: minimax methods for many devices of which few are online.
 
-J. Xie, C. Zhang, Z. Shen, W. Liu and H. Qian, "Efficient cross-device federated learning algorithms for minimax problems"
-(cd-mage.txt), Algorithms 1-4.
+J. Xie, C. Zhang, Z. Shen, W. Liu and H. Qian, "Efficient cross-device federated learning algorithms for minimax problems",
+Algorithms 1-4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CODA+ and CODASCA.
 
 Z. Yuan, Z. Guo, Y. Xu, Y. Ying and T. Yang, "Federated deep AUC maximization for heterogeneous data with a constant
-communication complexity", ICML 2021; with a cohort a round, as cd-mage.txt compares with.
+communication complexity", ICML 2021; with a cohort a round, as the CD-MAGE paper compares with.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class CODAPlus(StagedSteps):
 
     and the p-weighted mean over the cohort. After every :math:`K_0` local steps, at the end of the round that completes them,
     a stage ends: :math:`x_{ref} \leftarrow x`, and the step :math:`\eta_s = \eta\, d^s` of stage s is multiplied by d,
-    ``stage_decay``. With theta = 0 and d = 1 it is Local SGDA. (The runs in cd-mage.txt have d = 1/3, by their authors' code;
-    the paper does not say so.)
+    ``stage_decay``. With theta = 0 and d = 1 it is Local SGDA. (The runs of the CD-MAGE paper have d = 1/3, by
+    its authors' code; the paper does not say so.)
 
     Args:
         lr_x: eta for x.

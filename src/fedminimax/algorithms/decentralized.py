@@ -2,7 +2,7 @@
 
 Purely local training, and the extragradient method on the whole objective (G. M. Korpelevich, "The extragradient method for
 finding saddle points and other problems", 1976), with which section 3.1 of A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov,
-"Decentralized personalized federated min-max problems", preprint, 2022 (personalized-minmax.txt), begins.
+"Decentralized personalized federated min-max problems", preprint, 2022, begins.
 """
 
 from __future__ import annotations

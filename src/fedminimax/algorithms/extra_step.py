@@ -1,7 +1,7 @@
 """Extra Step Local SGD.
 
 A. Beznosikov, V. Samokhin and A. Gasnikov, "Distributed saddle-point problems: lower bounds, optimal and robust algorithms",
-2020; with a cohort a round, as cd-mage.txt compares with.
+2020; with a cohort a round, as the CD-MAGE paper compares with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fed-Norm-SGDA and Fed-Norm-SGDA+.
 
 P. Sharma, R. Panda and G. Joshi, "Federated minimax optimization with client heterogeneity", TMLR 2023
-(papers/fed-norm-sgda.txt, Algorithm 1, equations (2) and (3), appendix A.1).
+(Algorithm 1, equations (2) and (3), appendix A.1).
 """
 
 from __future__ import annotations

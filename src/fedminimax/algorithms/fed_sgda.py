@@ -1,7 +1,7 @@
 """FedSGDA+ and FedSGDA-M.
 
 X. Wu, J. Sun, Z. Hu, A. Zhang and H. Huang, "Solving a class of non-convex minimax optimization in federated learning",
-NeurIPS 2023: the rivals in Table 1 of fess-gda.txt.
+NeurIPS 2023: the rivals in Table 1 of the FESS-GDA paper (Shen et al., AISTATS 2024).
 """
 
 from __future__ import annotations

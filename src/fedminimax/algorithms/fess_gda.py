@@ -1,7 +1,7 @@
 """FESS-GDA and Smoothed-GDA.
 
 W. Shen, M. Huang, J. Zhang and C. Shen, "Stochastic smoothed gradient descent ascent for federated minimax optimization",
-AISTATS 2024 (papers/fess-gda.txt, Algorithms 1 and 2).
+AISTATS 2024 (Algorithms 1 and 2).
 """
 
 from __future__ import annotations

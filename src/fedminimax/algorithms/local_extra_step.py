@@ -1,7 +1,7 @@
 """The randomised local extra step method, and its form for networks.
 
-A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022
-(personalized-minmax.txt), Algorithm 2 and section 3.4.
+A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022,
+Algorithm 2 and section 3.4.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Parallel SGDA: single-machine SGDA (T. Lin, C. Jin and M. Jordan, "On gradient descent ascent for nonconvex-concave minimax
-problems", ICML 2020) with its gradient averaged over clients, as cd-mage.txt compares with."""
+problems", ICML 2020) with its gradient averaged over clients, as the CD-MAGE paper compares with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCAFF-PD. "SCAFF-PD: communication efficient fair and robust federated learning" (scaff-pd.txt), Algorithms 1 and 2."""
+"""SCAFF-PD. Y. Yu et al., "SCAFF-PD: communication efficient fair and robust federated learning", Algorithms 1 and 2."""
 
 from __future__ import annotations
 

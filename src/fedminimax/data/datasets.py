@@ -119,7 +119,7 @@ def cifar10(folder: Path) -> Dataset:
     parts = []
     for name, contents in read_cifar_batches(source, list(_CIFAR10)).items():
         parts.append(parse_cifar_batch(contents, f"{name} in {source}"))
-        _check(f"{name} in {source}", contents, _CIFAR10[name])
+        check_sum(f"{name} in {source}", contents, _CIFAR10[name])
     images, labels = zip(*parts, strict=True)
     return Dataset(
         "cifar10",
@@ -152,7 +152,7 @@ def read_features(path: Path) -> Dataset:
     # What zipfile and NumPy raise when it is another kind of file, is cut short, is altered, or holds pickled objects.
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{path} is not an .npz file of plain arrays, or is damaged ({_reason(error)}): write it again with numpy.savez."
+            f"{path} is not an .npz file of plain arrays, or is damaged ({reason_of(error)}): write it again with numpy.savez."
         ) from error
     missing = [name for name in names if name not in arrays]
     if missing:
@@ -236,7 +236,8 @@ def read_cifar_batches(source: Path, names: list[str]) -> dict[str, bytes]:
                     if file is not None:
                         found[Path(member.name).name] = file.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise InputError(f"{source} is corrupt ({_reason(error)}): remove it, and the archive is downloaded again.") from error
+        reason = reason_of(error)
+        raise InputError(f"{source} is corrupt ({reason}): remove it, and the archive is downloaded again.") from error
     for name in names:
         if name not in found:
             raise InputError(f"{source} lacks {name}: remove it, and the archive is downloaded again.")
@@ -249,13 +250,13 @@ def _idx_dataset(name: str, folder: Path, site: str, files: dict[str, tuple[str,
     for file, (md5, sha256) in files.items():
         path = folder / file
         if not path.exists():
-            _download(site + file, path, md5)
+            download(site + file, path, md5)
         try:
             contents = gzip.decompress(path.read_bytes())
         except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is corrupt ({_reason(error)}): remove it, and it is downloaded again.") from error
+            raise InputError(f"{path} is corrupt ({reason_of(error)}): remove it, and it is downloaded again.") from error
         array = parse_idx(contents, str(path))
-        _check(str(path), contents, sha256)
+        check_sum(str(path), contents, sha256)
         arrays.append(array)
     train_images, train_labels, test_images, test_labels = arrays
     return Dataset(
@@ -301,11 +302,11 @@ def _cifar_source(folder: Path) -> Path:
                 return path
     path = folder / "cifar10" / archive
     # The checksum that is printed beside the link on https://www.cs.toronto.edu/~kriz/cifar.html
-    _download(f"https://www.cs.toronto.edu/~kriz/{archive}", path, "c32a1d4ab5d03f1284b67883e8d87530")
+    download(f"https://www.cs.toronto.edu/~kriz/{archive}", path, "c32a1d4ab5d03f1284b67883e8d87530")
     return path
 
 
-def _download(url: str, path: Path, md5: str) -> None:
+def download(url: str, path: Path, md5: str) -> None:
     """Download a file whose md5 is known."""
     # A few seconds to connect: without network the user should hear about it now.
     downloader = pooch.HTTPDownloader(timeout=(5, 60))
@@ -315,12 +316,12 @@ def _download(url: str, path: Path, md5: str) -> None:
             pooch.retrieve(url, f"md5:{md5}", fname=path.name, path=path.parent, downloader=downloader)
     except (OSError, ValueError) as error:  # network and disk; a checksum that differs
         raise InputError(
-            f"{path.name} is not in {path.parent} and could not be downloaded from {url} ({_reason(error)}): put the file "
+            f"{path.name} is not in {path.parent} and could not be downloaded from {url} ({reason_of(error)}): put the file "
             f"in that folder, or set {FOLDER_VARIABLE} to the folder of data sets that has {path.parent.name}/{path.name}."
         ) from error
 
 
-def _check(name: str, contents: bytes, sha256: str) -> None:
+def check_sum(name: str, contents: bytes, sha256: str) -> None:
     """Compare contents with the published ones."""
     if hashlib.sha256(contents).hexdigest() != sha256:
         raise InputError(f"{name} does not have the published contents: remove it, and it is downloaded again.")
@@ -331,7 +332,7 @@ def _scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     return np.divide(pixels, np.float32(255), dtype=np.float32, order="C")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the kind of an error: library messages run over several lines."""
     return type(error).__name__
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pooch
 
-from fedminimax.data.datasets import FOLDER_VARIABLE, _check, _download, _reason
+from fedminimax.data.datasets import FOLDER_VARIABLE, check_sum, download, reason_of
 from fedminimax.data.federation import CLASSIFICATION, REGRESSION
 from fedminimax.data.tabular import Table, is_number
 from fedminimax.errors import InputError
@@ -93,12 +93,12 @@ def _contents(folder: Path, file: str) -> bytes:
     url, md5, sha256 = _FILES[file]
     path = folder / file
     if not path.exists():
-        _download(url, path, md5)
+        download(url, path, md5)
     try:
         contents = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({_reason(error)}): check that it is a file and may be read.") from error
-    _check(str(path), contents, sha256)
+        raise InputError(f"{path} cannot be read ({reason_of(error)}): check that it is a file and may be read.") from error
+    check_sum(str(path), contents, sha256)
     return contents
 
 

@@ -1,4 +1,4 @@
-"""A data set divided among a few silos, each with a test set of its own: the setting of scaff-pd.txt, section 6.2."""
+"""A data set divided among a few silos, each with a test set of its own: the setting of SCAFF-PD, section 6.2."""
 
 from __future__ import annotations
 

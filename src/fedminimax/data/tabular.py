@@ -24,7 +24,7 @@ from pandas.api import types
 
 from fedminimax.checks import integer, real
 from fedminimax.data.clients import ClientData
-from fedminimax.data.datasets import _reason
+from fedminimax.data.datasets import reason_of
 from fedminimax.data.federation import CLASSIFICATION, REGRESSION, Federation
 from fedminimax.errors import InputError
 
@@ -111,7 +111,7 @@ def read_table(path: str | os.PathLike[str], label: str, client: str, task: str 
     except pd.errors.EmptyDataError as error:
         raise InputError(f"{path} is empty: give a file with a line of column names and rows below it.") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as {kind} ({_reason(error)}): check what is in it.") from error
+        raise InputError(f"{path} cannot be read as {kind} ({reason_of(error)}): check what is in it.") from error
     if not frame.index.equals(pd.RangeIndex(len(frame))):  # pandas took the first column for names of the rows
         raise InputError(f"The rows of {path} have more fields than its first line: name every column there.")
     if task is None and label in frame:

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from fedminimax import checks, players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import HIGHER, LOWER, _metric, correct, examples_of, maximize_y, objective, value_and_grad_y
+from fedminimax.metrics.base import HIGHER, LOWER, correct, examples_of, maximize_y, metric_class, objective, value_and_grad_y
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.robust import Problem
@@ -27,7 +27,7 @@ from fedminimax.sets import L2Ball
 UNDER_ATTACK = {"loss": LOWER, "accuracy": HIGHER}
 
 
-@_metric
+@metric_class
 class RobustLoss:
     """The objective at the worst perturbation y* that gradient ascent finds from the state's y.
 
@@ -63,7 +63,7 @@ class RobustLoss:
         return target.report(state.x, *players.select(after >= before, (after, found), (before, begin)))
 
 
-@_metric
+@metric_class
 class PGD:
     """The worst perturbation of projected gradient ascent from the state's y and from random ones: a strong check.
 
@@ -122,9 +122,9 @@ class PGD:
         return target.report(state.x, values[worst], jax.tree.map(lambda y: y[worst], points))
 
 
-@_metric
+@metric_class
 class PlainAscent:
-    r"""The objective after a few plain ascent steps from the state's y: what the authors of cd-mage.txt report.
+    r"""The objective after a few plain ascent steps from the state's y: what the authors of CD-MAGE report.
 
     .. math:: y \leftarrow P(y + s \nabla_y F(x, y))
 

@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import HIGHER, LOWER, _metric, examples_of, predictions
+from fedminimax.metrics.base import HIGHER, LOWER, examples_of, metric_class, predictions
 from fedminimax.problems.examples import check_signs
 from fedminimax.problems.robust import Problem
 
 AREA = {"": HIGHER, "auc": HIGHER, "auc_error": LOWER}
 
 
-@_metric
+@metric_class
 class AUC:
     r"""The area under the ROC curve of the scores of all clients' examples together; ties count one half.
 

@@ -27,7 +27,8 @@ BATCH = 500
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def _metric(cls: type[_T]) -> type[_T]:
+def metric_class(cls: type[_T]) -> type[_T]:
+    """Make a class a metric: a frozen dataclass whose data is an argument of the compiled program."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
 
 
@@ -224,7 +225,7 @@ def examples_of(clients: ClientData, data: Any) -> Any:
     return fields
 
 
-@_metric
+@metric_class
 class On:
     """Another metric, taken on other clients: held-out ones, or some of those whose data is made on demand.
 

@@ -25,7 +25,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.data.datasets import FOLDER_VARIABLE, Arrays, Dataset, load
 from fedminimax.errors import InputError
 from fedminimax.metrics import base
-from fedminimax.metrics.base import HIGHER, _metric, in_batches
+from fedminimax.metrics.base import HIGHER, in_batches, metric_class
 from fedminimax.players import Tree
 from fedminimax.problems.examples import check_outputs, weights_at_start
 from fedminimax.problems.robust import Problem
@@ -53,7 +53,7 @@ class Classifier:
         return self.module.apply({"params": self.params}, images)
 
 
-@_metric
+@metric_class
 class InceptionScore:
     r"""The Inception score of what the min player generates: exp(E_a KL(p(b | a) || p(b))), from 1 to the number of classes.
 

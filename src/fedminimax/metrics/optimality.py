@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import LOWER, _metric, gradient, maximize_y, minimize_x, objective, point
+from fedminimax.metrics.base import LOWER, gradient, maximize_y, metric_class, minimize_x, objective, point
 from fedminimax.metrics.proximal import proximal_point
 from fedminimax.players import Point
 from fedminimax.problems.robust import Problem, RobustProblem
 
 
-@_metric
+@metric_class
 class Value:
     """The objective F(x, y)."""
 
@@ -28,7 +28,7 @@ class Value:
         return objective(problem, clients, point(problem, clients, state))
 
 
-@_metric
+@metric_class
 class GradientNorms:
     """||grad_x F|| and ||grad_y F||."""
 
@@ -41,9 +41,9 @@ class GradientNorms:
         return {"x": players.norm(g.x), "y": players.norm(g.y)}
 
 
-@_metric
+@metric_class
 class Stationarity:
-    """The stationarity of f (fess-gda.txt, Definition 2.1): ||grad_x f|| and l ||P_Y(y + grad_y f / l) - y||.
+    """The stationarity of f (Shen et al., AISTATS 2024, Definition 2.1): ||grad_x f|| and l ||P_Y(y + grad_y f / l) - y||.
 
     Args:
         smoothness: l.
@@ -65,7 +65,7 @@ class Stationarity:
         }
 
 
-@_metric
+@metric_class
 class Phi:
     """Phi(x) = max_{y in Y} F(x, y) and ||grad Phi(x)|| = ||grad_x F(x, y*(x))||.
 
@@ -83,7 +83,7 @@ class Phi:
         return {"value": objective(problem, clients, z), "grad": players.norm(gradient(problem, clients, z).x)}
 
 
-@_metric
+@metric_class
 class WorstCase:
     """The objective of a :class:`RobustProblem` as a function of the model alone: max_{w in W} sum_i w_i f_i(x) - psi(w).
 
@@ -102,9 +102,11 @@ class WorstCase:
         return losses @ w - problem.penalty.value(w)
 
 
-@_metric
+@metric_class
 class MoreauGradient:
-    r"""||grad Phi_{1/2l}(x)|| = 2l ||x - x+||, x+ = argmin_u Phi(u) + l ||u - x||^2 (fess-gda.txt, Definition 2.4).
+    r"""||grad Phi_{1/2l}(x)|| = 2l ||x - x+||, x+ = argmin_u Phi(u) + l ||u - x||^2.
+
+    Definition 2.4 of Shen et al., AISTATS 2024.
 
     x+ comes from the saddle problem min_u max_y F(u, y) + l ||u - x||^2 (:func:`proximal_point`), which also says how good it
     is: ``moreau/gap`` is an upper bound of how far the value at the u found is above the minimum. As that problem is l-strongly
@@ -138,7 +140,7 @@ class MoreauGradient:
         return {"grad": jnp.where(solved, norm, jnp.nan), "gap": near.gap, "error": jnp.sqrt(8.0 * pull * near.gap)}
 
 
-@_metric
+@metric_class
 class DualityGap:
     """max_{y'} F(x, y') - min_{x'} F(x', y), the inner problems solved to tolerance."""
 
@@ -155,7 +157,7 @@ class DualityGap:
         return objective(problem, clients, up) - objective(problem, clients, down)
 
 
-@_metric
+@metric_class
 class Distance:
     """The distance to a known solution: ||x - x*||, ||y - y*|| and both together.
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import HIGHER, LOWER, _metric, ascend, correct, examples_of
+from fedminimax.metrics.base import HIGHER, LOWER, ascend, correct, examples_of, metric_class
 from fedminimax.players import Point
 from fedminimax.problems.base import Span, group_mean, per_example
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -23,7 +23,7 @@ def _personal(problem: Any, metric: str) -> PersonalizedProblem:
     return problem
 
 
-@_metric
+@metric_class
 class Residual:
     """How far the optimality system is from holding: ||Z - P(Z - grad F(Z))|| over all nodes, with F's coupled gradient.
 
@@ -48,7 +48,7 @@ class Residual:
         return players.norm(players.sub(moved, z))
 
 
-@_metric
+@metric_class
 class PersonalizedGap:
     """max over Y' of F(X, Y') - min over X' of F(X', Y), where F has the coupling: zero at the solution only.
 
@@ -96,7 +96,7 @@ class PersonalizedGap:
         return value(up(best_y)) - value(down(best_x))
 
 
-@_metric
+@metric_class
 class Consensus:
     """How far nodes are from agreeing: the root mean square over nodes of ||x_m - x-bar||, and of ||y_m - y-bar||."""
 
@@ -113,7 +113,7 @@ class Consensus:
         return {"x": spread(state.x), "y": spread(state.y)}
 
 
-@_metric
+@metric_class
 class NodeAccuracy:
     """The accuracy of every node's own model on its own examples: the mean over nodes, and the worst.
 
@@ -151,7 +151,7 @@ class NodeAccuracy:
         return {"mean": jnp.mean(values), "worst": jnp.min(values)}
 
 
-@_metric
+@metric_class
 class GlobalAccuracy:
     """The accuracy of the averaged model, the mean of all nodes' x, on the examples of all.
 

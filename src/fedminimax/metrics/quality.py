@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import HIGHER, LOWER, _metric, correct, point, predictions
+from fedminimax.metrics.base import HIGHER, LOWER, correct, metric_class, point, predictions
 from fedminimax.problems.base import by_client, group_mean, per_example
 from fedminimax.problems.robust import Problem
 
@@ -18,7 +18,7 @@ SHARES = {**dict.fromkeys(("all", "mean", "worst", "worst20", "best20"), HIGHER)
 """Which way the numbers of an accuracy are better."""
 
 
-@_metric
+@metric_class
 class ClientLoss:
     """Every client's own loss f_i(x, y): the mean, the worst, the variance, and the mean of the worst and best 20%.
 
@@ -40,7 +40,7 @@ class ClientLoss:
         return summary(self.each(problem, clients, state), higher_is_better=False)
 
 
-@_metric
+@metric_class
 class ClientAccuracy:
     """Every client's accuracy: mean, worst, variance, worst-20%, best-20%.
 
@@ -62,7 +62,7 @@ class ClientAccuracy:
         return summary(self.each(problem, clients, state))
 
 
-@_metric
+@metric_class
 class ClientError:
     """Every client's root mean squared error, for a regression: mean, worst, variance, worst-20%, best-20%.
 
@@ -88,7 +88,7 @@ class ClientError:
         return summary(self.each(problem, clients, state), higher_is_better=False)
 
 
-@_metric
+@metric_class
 class ClientWeights:
     """The weights w that the max player has put on the clients: their entropy, the largest, and with ``each`` all of them.
 
@@ -110,7 +110,7 @@ class ClientWeights:
         return numbers | ({str(i): w[i] for i in range(clients.count)} if self.each else {})
 
 
-@_metric
+@metric_class
 class ClassAccuracy:
     """The accuracy on each class: mean over classes, worst, worst-20%, best-20%; and over all examples.
 
@@ -132,7 +132,7 @@ class ClassAccuracy:
         return {"all": jnp.mean(right), **summary(group_mean(right, labels, self.classes))}
 
 
-@_metric
+@metric_class
 class ClassLoss:
     """The cross-entropy of the model's predictions on each class: mean, worst, worst-20%, best-20%.
 

@@ -1,4 +1,4 @@
-"""The generator and the discriminator that the authors of cd-mage.txt train, by their published code.
+"""The generator and the discriminator that the authors of CD-MAGE train, by their published code.
 
 Section 5.3 of the paper names DCGAN; the code has 5x5 convolutions of 32 and 64 features with pooling and 1024 dense units in
 the discriminator, without batch normalisation, and dense layers of 1024 and 6272 units with batch normalisation in the

@@ -1,4 +1,4 @@
-"""Maximising the area under the ROC curve: cd-mage.txt, section 5.1 and appendix B.2."""
+"""Maximising the area under the ROC curve: Xie et al., CD-MAGE, section 5.1 and appendix B.2."""
 
 from __future__ import annotations
 

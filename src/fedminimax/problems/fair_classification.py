@@ -1,4 +1,7 @@
-"""Classification that is fair to the worst class: fess-gda.txt, section 4.2, and fed-norm-sgda.txt, equation (8)."""
+"""Classification that is fair to the worst class.
+
+Shen et al., AISTATS 2024, section 4.2; Sharma et al., TMLR 2023, equation (8).
+"""
 
 from __future__ import annotations
 

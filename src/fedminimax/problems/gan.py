@@ -1,5 +1,5 @@
-"""Generative adversarial training: networks (cd-mage.txt, section 5.3), and a Wasserstein GAN in one dimension
-(fess-gda.txt, section 4.1)."""
+"""Generative adversarial training: networks (Xie et al., CD-MAGE, section 5.3), and a Wasserstein GAN in one dimension
+(Shen et al., AISTATS 2024, section 4.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network made linear in its weights, so that training it is a convex problem: scaff-pd.txt, section C.1.
+"""A network made linear in its weights, so that training it is a convex problem: Yu et al., SCAFF-PD, 2023, section C.1.
 
 Near trained weights w, a network f is well described by its first-order model, f(w, a) + J(w, a) x, with J its Jacobian
 with respect to the weights and x a displacement from w. Any convex loss of it is convex in x.

@@ -1,4 +1,4 @@
-"""The least maximum of finitely many losses: fess-gda.txt, problems (2) and (3), section 3.2.4 and Theorem 3.4."""
+"""The least maximum of finitely many losses: Shen et al., AISTATS 2024, problems (2) and (3), section 3.2.4 and Theorem 3.4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic robust regression of scaff-pd.txt, section 6.1, with its exact solution."""
+"""The synthetic robust regression of Yu et al., SCAFF-PD, 2023, section 6.1, with its exact solution."""
 
 from __future__ import annotations
 

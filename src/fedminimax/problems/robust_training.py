@@ -1,4 +1,7 @@
-"""Training against one perturbation that all clients share: cd-mage.txt, section 5.2, and fed-norm-sgda.txt, equation (7)."""
+"""Training against one perturbation that all clients share.
+
+Xie et al., CD-MAGE, section 5.2; Sharma et al., TMLR 2023, equation (7).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A problem that is neither convex nor concave and yet has one saddle point that descent ascent finds: fess-gda.txt, 3.2.5."""
+"""A problem that is neither convex nor concave and yet has one saddle point that descent ascent finds.
+
+Shen et al., AISTATS 2024, section 3.2.5.
+"""
 
 from __future__ import annotations
 

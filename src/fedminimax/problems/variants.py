@@ -1,4 +1,4 @@
-"""Problems made from problems: the regularised and the translated one of fess-gda.txt."""
+"""Problems made from problems: the regularised and the translated one of Shen et al., AISTATS 2024."""
 
 from __future__ import annotations
 
