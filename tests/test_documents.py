@@ -50,6 +50,28 @@ def test_the_personalised_pages_python_runs():
     assert final["gossip_rounds"] == 300
 
 
+def test_the_method_in_contributing_keeps_the_contract():
+    from fedminimax.algorithms import ALGORITHMS
+    from fedminimax.testing import check_method
+
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.S)
+    names = {"__name__": "mine"}
+    exec(block, names)
+    method = names["MyMethod"](0.02, 0.02, local_steps=2, batch_size=4, cohort_size=3)
+    del ALGORITHMS["MyMethod"]
+    assert check_method(method, only=["runs_continue_exactly", "points_stay_in_their_sets"]).passed
+
+
+def test_the_guides_observers_run(tmp_path):
+    block = next(
+        b for b in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), flags=re.S) if "StopWhen" in b
+    )
+    done = run(["-c", block], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "is below 0.5" in done.stdout
+    assert (tmp_path / "distances.csv").is_file()
+
+
 def test_the_own_problem_example_solves_its_problem(tmp_path):
     done = run([str(ROOT / "examples" / "own_problem.py")], tmp_path)
     assert done.returncode == 0, done.stderr
