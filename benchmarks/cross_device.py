@@ -35,16 +35,18 @@ def methods(steps: int, batch: int, table: dict) -> dict:
     mage, ma, parallel, plus, extra, momentum, coda, catalyst, codasca = table.values()
     both = lambda lr, **more: {"lr_x": lr, "lr_y": lr, **more, **common}
     prox = lambda lr, theta, every: both(lr, theta=theta, restart_every=every)
+    # As in the authors' code: steps a third as long after each K_0 local steps, fresh second batches, no state on clients.
+    staged = lambda *setting: prox(*setting) | {"stage_decay": 1 / 3}
     return {
         "CD-MA": fm.CDMA(*ma, **common),
         "CD-MAGE": fm.CDMAGE(*mage, **common),
         "CD-MAGE+": fm.CDMAGEPlus.decaying(*momentum, **common),
         "Parallel SGDA": fm.ParallelSGDA(*parallel, cohort_size=10),
         "Local SGDA+": fm.LocalSGDAPlus(*plus, **common),
-        "Extra Step Local SGD": fm.ExtraStepLocalSGD(**both(extra)),
-        "CODA+": fm.CODAPlus(**prox(*coda)),
-        "CODASCA": fm.CODASCA(**prox(*codasca[:3]), server_lr_x=codasca[3], server_lr_y=codasca[3]),
-        "Catalyst-Scaffold-S": fm.CatalystScaffoldS(**prox(*catalyst)),
+        "Extra Step Local SGD": fm.ExtraStepLocalSGD(**both(extra, fresh_batch=True)),
+        "CODA+": fm.CODAPlus(**staged(*coda)),
+        "CODASCA": fm.CODASCA(**staged(*codasca[:3]), server_lr_x=codasca[3], server_lr_y=codasca[3]),
+        "Catalyst-Scaffold-S": fm.CatalystScaffoldS(**prox(*catalyst), keep="nothing"),
     }
 
 
@@ -81,7 +83,9 @@ TABLES = {
 }  # fmt: skip
 
 
-def task(kind: str, data: str, features: int, seed: int, cache: str | None = None, saturating: bool = True):
+def task(
+    kind: str, data: str, features: int, seed: int, cache: str | None = None, saturating: bool = True, pooled: bool = False
+):
     """Return the problem, its clients, the metrics, and the metric that the figure shows."""
     images = datasets.load(data)
     arrays = lambda part: {"inputs": 2 * part["inputs"] - 1, "labels": part["labels"]}
@@ -90,7 +94,11 @@ def task(kind: str, data: str, features: int, seed: int, cache: str | None = Non
     if kind == "auc":
         train, test = (a | {"labels": partition.one_vs_rest(a["labels"], 0)} for a in (train, test))
         clients = fm.ClientData.from_owner(train, owner, batching="epochs")
-        network = fm.models.LeNet5(last_relu=True) if data == "mnist" else fm.models.TutorialCNN()
+        network = (
+            fm.models.LeNet5(last_relu=True, initializer="pytorch")
+            if data == "mnist"
+            else fm.models.TutorialCNN(initializer="pytorch")
+        )
         problem = fm.problems.auc(network, clients, seed=seed)
         return problem, clients, {"auc": fm.metrics.AUC(), "test_auc": fm.metrics.AUC(data=test)}, "auc"
     clients = fm.ClientData.from_owner(train, owner, batching="epochs")
@@ -100,6 +108,8 @@ def task(kind: str, data: str, features: int, seed: int, cache: str | None = Non
         judge = lambda **data: fm.metrics.PGD(radius=1.0, steps=15, restarts=1, examples=1000, **data)
         return problem, clients, {"train": judge(), "test": judge(data=test)}, "train/loss"
     pair = fm.models.DCGANGenerator(features=features), fm.models.DCGANDiscriminator(features=features)
+    if pooled:
+        pair = fm.models.PooledGenerator(features=features), fm.models.PooledDiscriminator(features=features // 2)
     problem = fm.problems.gan(*pair, clients, saturating=saturating, seed=seed)
     classifier = fm.metrics.train_classifier(data, fm.models.CNN(), epochs=3, cache=cache)
     return problem, clients, {"inception": fm.metrics.InceptionScore(classifier)}, "inception/score"
@@ -116,6 +126,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=32, help="of the GAN's networks")
     parser.add_argument("--lr", type=float, nargs=2, help="step sizes of x and y for all methods, in place of the paper's")
     parser.add_argument("--nonsaturating", action="store_true", help="the generator descends on -log D (GAN only)")
+    parser.add_argument("--pooled", action="store_true", help="the networks of the authors' code, at --features 64 (GAN only)")
     parser.add_argument("--cache", help="folder of the classifier that the Inception score is taken with")
     options = parser.parse_args()
 
@@ -136,16 +147,19 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         saturating = not options.nonsaturating
-        problem, clients, metrics, _ = task(options.kind, options.data, options.features, seed, options.cache, saturating)
+        problem, clients, metrics, _ = task(
+            options.kind, options.data, options.features, seed, options.cache, saturating, options.pooled
+        )
         floats = upload(problem, clients, chosen["CD-MA"])
         for name in options.methods or chosen:
             label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
             method = at_upload(problem, clients, chosen[name], floats)
             setting = {
-                "settings": repr(method),
+                "settings": settings(method),
                 "rounds": options.rounds,
                 "features": options.features,
                 "saturating": saturating,
+                "pooled": options.pooled,
             }
             if (FOLDER / f"{label}.json").exists():
                 check_same(label, setting)
@@ -166,10 +180,15 @@ def main() -> None:
     draw(options.kind, options.data)
 
 
+def settings(method: object) -> str:
+    """Return the method with what was chosen; without the one argument that is newer than most of the saved runs."""
+    return repr(method).replace(", same_cohort=False", "")
+
+
 def check_same(label: str, setting: dict) -> None:
     """Stop unless the saved run of that name is the one that is asked for."""
     saved = json.loads((FOLDER / f"{label}.json").read_text())
-    saved.setdefault("rounds", saved["round"][-1])
+    saved = {"rounds": saved["round"][-1], "pooled": False} | saved
     other = {k: saved[k] for k in setting if k in saved and saved[k] != setting[k]}
     if other:
         raise SystemExit(

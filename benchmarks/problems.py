@@ -56,7 +56,7 @@ def _problem(workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:
     if workload.name == "C":
         return _against_class_weights(CNN(CLASSES), workload)
     if workload.name == "F":
-        return _against_auc_dual(LeNet5(CLASSES, last_relu=True), workload, clients)
+        return _against_auc_dual(LeNet5(CLASSES, last_relu=True, initializer="pytorch"), workload, clients)
     return wgan(GAN_PENALTY, clients=workload.clients).problem
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     train, test = relabelled(images.train), relabelled(images.test)
 
     clients = fm.ClientData.from_owner(train, owner, batching="epochs")
-    problem = fm.problems.auc(fm.models.LeNet5(last_relu=True), clients, seed=1)
+    problem = fm.problems.auc(fm.models.LeNet5(last_relu=True, initializer="pytorch"), clients, seed=1)
 
     common = {"local_steps": 12, "batch_size": 10, "cohort_size": 10}
     methods = {

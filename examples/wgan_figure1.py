@@ -42,7 +42,7 @@ def best(found: fm.Sweep) -> int:
         rounds = [(settled(error, target), k) for k, error in enumerate(found.values("error"))]
         if there := [(r, k) for r, k in rounds if r is not None]:
             return min(there)[1]
-    return found.best("error", last=100)
+    return found.best("error", "lower", last=100)
 
 
 def main() -> None:

@@ -46,6 +46,81 @@ def test_an_exchange_is_the_product_with_w(network, x64):
         np.testing.assert_allclose(mixed[name], np.tensordot(network.matrix.toarray(), value, 1), atol=1e-12)
 
 
+FORMS = {
+    "mean": Network.complete(70, "laplacian"),
+    "mean_of_a_server": Network.complete(49),
+    "matrix": Network.random(80, 30),
+    "edges": Network.random(80, 6),
+    "edges_in_parts": Network.random(80, 6),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_an_exchange_is_the_sum_over_sound_edges(form, x64, monkeypatch):
+    """On the complete graph x minus the mean, with many edges a dense product, else a sum over them, in parts if many."""
+    network, at_once = FORMS[form], 60 if form == "edges_in_parts" else 1 << 18
+    monkeypatch.setattr("fedminimax.network._AT_ONCE", at_once)
+    x = np.random.default_rng(1).normal(size=(network.count, 3)) + 5.0
+    sound = np.arange(network.count) % 7 != 2
+    i, j = network.edges.T
+    for counts in (np.ones(network.count, bool), sound):
+        a = (network.weights * (counts[i] & counts[j]))[:, None]
+        expected = np.zeros_like(x)
+        np.add.at(expected, i, a * (x[i] - x[j]))
+        np.add.at(expected, j, a * (x[j] - x[i]))
+        given = np.where(counts[:, None], x, np.nan)  # what does not count may be anything
+        np.testing.assert_allclose(network.product(given, counts), expected, atol=1e-12)
+        if counts.all():
+            np.testing.assert_allclose(network.product(x), expected, atol=1e-12)
+    alike = np.broadcast_to(x[:1], x.shape)
+    assert np.abs(network.product(alike)).max() < 1e-14 * network.lambda_max  # nodes that agree stay as they are
+    np.testing.assert_array_equal(network.product(x, np.zeros(network.count, bool)), 0)
+
+
+def test_an_exchange_on_the_complete_graph_needs_no_list_of_edges():
+    network = Network.complete(3000)
+    product = network.product(np.arange(3000.0, dtype=np.float32)[:, None])
+    np.testing.assert_allclose(product[:, 0], np.arange(3000) - 1499.5, rtol=1e-6)
+    assert (network.edge_count, network.degrees.sum(), network.lambda_max) == (4498500, 8997000, 1.0)
+    assert "edges" not in vars(network)
+    assert network.neighbours(1)[:2] == [(0, 1 / 3000), (2, 1 / 3000)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 12])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_eigenvalues_by_formula_are_those_of_the_matrix(count, normalized):
+    kinds = [Network.ring, Network.star, Network.complete, lambda n, **o: Network.complete(n, "laplacian", **o)]
+    kinds += [lambda n, m=m, **o: Network.grid(n, m, **o) for m in (1, 2, 5)]
+    for kind in kinds:
+        network = kind(count, normalized=normalized)
+        if network.count == 1:
+            assert network.eigenvalues == (0, 0)
+            continue
+        values = np.linalg.eigvalsh(network.matrix.toarray())
+        assert network.largest is not None
+        np.testing.assert_allclose(network.eigenvalues, (values[1], values[-1]), rtol=1e-12)
+        if normalized:
+            assert network.lambda_max == 1.0
+
+
+def test_the_edges_of_the_families_are_those_of_networkx():
+    for count in (1, 2, 3, 6):
+        same(Network.ring(count), nx.cycle_graph(count))
+        same(Network.star(count), nx.star_graph(count - 1))
+        same(Network.complete(count), nx.complete_graph(count))
+        same(Network.grid(count, 3), nx.grid_2d_graph(count, 3))
+    for count, degree in ((40, 8.0), (300, 9.0), (25, 30.0)):
+        graph = nx.fast_gnp_random_graph(count, min(1.0, degree / (count - 1)), seed=3)
+        assert nx.is_connected(graph)
+        same(Network.random(count, degree, seed=3), graph)
+
+
+def same(network, graph):
+    place = {node: k for k, node in enumerate(graph)}
+    assert network.edges.tolist() == [[place[a], place[b]] for a, b in graph.edges() if a != b]
+    assert list(network.names) == list(graph)
+
+
 def test_known_matrices():
     np.testing.assert_allclose(Network.complete(4).matrix.toarray(), np.eye(4) - 0.25)
     np.testing.assert_allclose(Network.star(3).matrix.toarray(), [[2, -1, -1], [-1, 1, 0], [-1, 0, 1]])
@@ -56,11 +131,32 @@ def test_known_matrices():
     assert NETWORKS["edges"].names == ("a", "b", "c")
 
 
-def test_eigenvalues_of_large_graphs_are_those_of_the_formula():
-    ring = Network.ring(1001)
-    np.testing.assert_allclose(ring.lambda_max, 2 - 2 * np.cos(np.pi * 1000 / 1001), rtol=1e-6)
-    grid = Network.grid(40, 30)
-    np.testing.assert_allclose(grid.eigenvalues[0], 2 - 2 * np.cos(np.pi / 40), rtol=1e-3)
+@pytest.mark.parametrize(
+    ("graph", "known"),
+    [(nx.cycle_graph(1001), Network.ring(1001)), (nx.grid_2d_graph(40, 30), Network.grid(40, 30)),
+     (nx.star_graph(700), Network.star(701))],
+    ids=["ring", "grid", "star"],
+)  # fmt: skip
+def test_eigenvalues_of_large_graphs_are_those_of_the_formula(graph, known):
+    found = Network.from_graph(graph)
+    assert found.largest is None
+    np.testing.assert_allclose(found.eigenvalues, known.eigenvalues, rtol=1e-9)
+
+
+def test_eigenvalues_of_a_large_random_graph():
+    network = Network.random(900, 12)
+    values = np.linalg.eigvalsh(network.matrix.toarray())
+    np.testing.assert_allclose(network.eigenvalues, (values[1], values[-1]), rtol=1e-9)
+
+
+def test_showing_a_network_computes_no_eigenvalue():
+    network = Network.random(2000, 15)
+    assert repr(network).endswith("edges)")
+    assert "matrix" not in vars(network)
+    assert repr(Network.ring(10_000)) == "Network(10000 nodes, 10000 edges, lambda_max = 4)"
+    small = Network.random(20, 6)
+    top = small.lambda_max
+    assert repr(small).endswith(f"lambda_max = {top:.4g})")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,6 +43,127 @@ def test_a_run_can_start_from_any_state(task):
     np.testing.assert_allclose(result.x, task.solution.x, atol=1e-12)
     with pytest.raises(fm.InputError, match="does not fit LocalSGDA"):
         fm.run(task.problem, task.clients, METHOD, rounds=3, state=fm.Point(jnp.ones(9), jnp.ones(3)))
+
+
+def same(a, b):
+    for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(p, q)
+        assert p.dtype == q.dtype
+
+
+PLUS = {"lr_x": 0.05, "lr_y": 0.05, "snapshot_every": 4, "local_steps": 2}
+
+
+@pytest.mark.parametrize("method", [fm.LocalSGDAPlus(**PLUS), fm.FedNormSGDAPlus(**PLUS)], ids=["local", "normalised"])
+def test_a_snapshot_that_is_given_holds(task, method):
+    go = lambda **options: fm.run(task.problem, task.clients, method, rounds=1, **options)
+    half = fm.run(task.problem, task.clients, method, rounds=2)
+    assert np.abs(half.x - half.state.x_snapshot).max() > 1e-3
+    rest = go(start=half)
+    same(go(state=half.state).state, rest.state)  # nothing is random, and no refresh is due in round 0 or 2
+    same(go(state=half.state, first_round=2).state, rest.state)
+    other = go(state=half.state, first_round=4)
+    same(other.state.x_snapshot, half.x)  # and in round 4 it is
+
+
+@pytest.mark.parametrize("engine", ["simulator", "isolated"])
+def test_an_anchor_that_is_given_holds(x64, engine):
+    made = fm.problems.personalized_quadratic(fm.Network.ring(3), 0.7)
+    go = lambda **options: fm.run(made.problem, made.clients, method, engine=engine, devices=1, **options)
+    method = fm.LocalExtraStep(0.1, 0.4, coins=((1, 0), (1, 1)))  # the anchor is the start for good
+    half = go(rounds=2)
+    assert np.abs(half.state.anchor.x - half.x).max() > 1e-2
+    rest = go(rounds=2, start=half)
+    again = go(rounds=2, state=half.state)
+    same(again.state, rest.state)
+    np.testing.assert_array_equal(again.costs["gossip_rounds"], rest.costs["gossip_rounds"][2:])
+
+
+def test_the_numbers_of_a_state_become_those_of_the_run(task):
+    single = fm.Point(np.float32([0.1, 0.2, 0.3, 0.4]), np.float32([0.5, 0.6, 0.7]))
+    double = jax.tree.map(np.float64, single)
+    for engine in ("simulator", "isolated"):
+        go = lambda state: fm.run(task.problem, task.clients, fm.ParallelSGDA(0.1, 0.1), rounds=3, state=state, engine=engine)  # noqa: B023
+        same(go(single).state, go(double).state)
+        assert go(single).x.dtype == np.float64
+
+
+SILOS = fm.Scaffold(0.05, local_steps=2, batch_size=2, cohort_size=2)
+
+
+def test_a_state_with_those_of_the_clients_and_its_round_goes_on_as_the_run(x64, tmp_path):
+    made = fm.problems.robust_regression(4, 3, 4, rho=0.1, sigma=0.5)
+    go = lambda **options: fm.run(made.problem, made.clients, SILOS, **{"rounds": 2, "seed": 5, "devices": 1, **options})
+    half = go(client_store=tmp_path / "states")
+    rest = go(start=half)
+    given = {"state": half.state, "first_round": 2}
+    in_single = jax.tree.map(np.float32, half.client_states.dense())
+    for options in ({}, {"client_store": "host"}, {"engine": "isolated"}):
+        again = go(**given, client_states=half.client_states, **options)
+        for p, q in zip(jax.tree.leaves(again.state), jax.tree.leaves(rest.state), strict=True):
+            np.testing.assert_allclose(p, q, rtol=1e-12)
+        rounded = go(**given, client_states=in_single, **options).state
+        np.testing.assert_allclose(rounded.x, rest.state.x, rtol=1e-6)
+        assert rounded.x.dtype == np.float64
+    assert again.history["round"].tolist() == [2, 3, 4]
+    assert again.costs["replies"].tolist() == [0, 0, 2, 2]
+    assert again.history["replies"].tolist() == [0, 2, 4]
+    assert again.rounds == 4
+    given_all = {**given, "client_states": half.client_states, "engine": "isolated"}
+    recorded = go(**given_all, record=True)
+    assert [c.tolist() for c in go(**given_all, trace=recorded.trace, seed=6, record=True).trace.cohorts] == [
+        c.tolist() for c in recorded.trace.cohorts
+    ]
+    with pytest.raises(fm.InputError, match="client numbers below 4"):  # rounds 0 and 1 are not in it
+        go(trace=recorded.trace)
+    assert np.abs(go(**given).x - rest.x).max() > 1e-3, "clients that begin anew go elsewhere"
+    with pytest.raises(fm.InputError, match="those after 2 rounds, but the run goes on from round 0"):
+        go(client_states=half.client_states, client_store=tmp_path / "states")
+    with pytest.raises(fm.InputError, match="with a row for each of the 4 clients"):
+        go(**given, client_states=jax.tree.map(lambda a: a[:3], in_single))
+    with pytest.raises(fm.InputError, match=r"structure of Scaffold\.init_client"):
+        go(**given, client_states=(in_single, in_single))
+    with pytest.raises(fm.InputError, match="Clients of FedAvg keep nothing from round to round: leave client_states out"):
+        fm.run(made.problem, made.clients, fm.FedAvg(0.05), rounds=1, client_states=in_single)
+    with pytest.raises(fm.InputError, match="not both: the result has its states and its round"):
+        go(start=half, client_states=in_single)
+    with pytest.raises(fm.InputError, match="first_round is -1"):
+        go(first_round=-1)
+    in_place = go(**given, client_states=half.client_states, client_store=tmp_path / "states")
+    np.testing.assert_allclose(in_place.client_states.dense(), rest.client_states, rtol=1e-10)
+
+
+def test_parts_of_a_state_start_where_they_are_told(task):
+    method = fm.FessGDA(0.05, 0.05, server_lr_x=1.5, p=0.8, local_steps=2)
+    go = lambda **options: fm.run(task.problem, task.clients, method, **{"rounds": 1, **options})
+    z0 = np.arange(4.0)
+    # x_1 has - eta_l eta_g K p (x_0 - z_0)
+    np.testing.assert_allclose(go(state={"z": z0}).x - go().x, 0.05 * 1.5 * 2 * 0.8 * z0, rtol=1e-12)
+    np.testing.assert_array_equal(go(rounds=0, state={"z": z0}).state.z, z0)
+    with pytest.raises(fm.InputError, match="state has 'zed', but FessGDA's has z besides the players"):
+        go(state={"zed": z0})
+    with pytest.raises(fm.InputError, match=r"give them to the problem \(problem.replace\(x0=...\)\)"):
+        go(state={"x": z0})
+    with pytest.raises(fm.InputError, match="does not fit FessGDA"):
+        go(state={"z": z0[:3]})
+
+
+def test_weights_on_clients_start_where_they_are_told(x64):
+    made = fm.problems.robust_regression(3, 2, 4, rho=0.1, sigma=0.5)
+    w0 = np.array([0.0, 1.0, 0.0])
+    there = made.problem.replace(w0=w0)
+    method = fm.AFL(0.1, 0.1)
+    result = fm.run(there, made.clients, method, rounds=1)
+    alone = jax.tree.map(lambda a: a[4:8], made.clients.fields)  # the model sees the client with all the weight
+    np.testing.assert_allclose(result.x, -0.1 * made.problem.grad(made.problem.x0, alone), rtol=1e-10)
+    same(fm.run(made.problem, made.clients, method, rounds=1, state={"w": w0}).state, result.state)
+    np.testing.assert_array_equal(there.as_minimax().bind(made.clients)[0].y0, w0)
+    for wrong, message in (
+        ([0.5, 0.5], r"shape \(2,\), but there are 3 clients"),
+        ([1.0, 1.0, 1.0], "outside of the set Simplex"),
+    ):
+        with pytest.raises(fm.InputError, match=message):
+            fm.run(made.problem.replace(w0=wrong), made.clients, method, rounds=1)
 
 
 def test_results_can_be_saved_and_continued(task, tmp_path):
@@ -272,9 +394,6 @@ def test_what_only_meets_in_a_run_is_named_before_it_starts(task):
         go(fm.LocalSGDA)
     with pytest.raises(fm.InputError, match="clients must be ClientData"):
         fm.run(task.problem, [1, 2], METHOD, rounds=1)
-    steps = fm.Trace(steps=np.full((1, 4), 2))
-    with pytest.raises(fm.InputError, match="its server step holds one K"):
-        fm.run(task.problem, task.clients, fm.FessGDA(0.1, 0.1), rounds=1, trace=steps)
     other = fm.run(task.problem, task.clients, fm.ParallelSGDA(0.1, 0.1), rounds=0)
     with pytest.raises(fm.InputError, match="is ParallelSGDA's, but the algorithm is LocalSGDA"):
         fm.run(task.problem, task.clients, METHOD, rounds=1, start=other)

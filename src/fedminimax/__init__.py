@@ -25,6 +25,8 @@ from fedminimax.algorithms import (  # noqa: E402
     FedNormSGDA,
     FedNormSGDAPlus,
     FedProx,
+    FedSGDAM,
+    FedSGDAPlus,
     FessGDA,
     LocalExtraStep,
     LocalNN,
@@ -40,13 +42,17 @@ from fedminimax.algorithms import (  # noqa: E402
     ScaffPD,
     Sliding,
     SlidingNN,
+    SmoothedAGDA,
     SmoothedGDA,
+    Solver,
     Weighted,
+    local_solver,
 )
 from fedminimax.compare import Curves, compare  # noqa: E402
 from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
-from fedminimax.engines.availability import Availability, Delay, Trace, Wave  # noqa: E402
+from fedminimax.engines.availability import Availability, Delay, Wave  # noqa: E402
 from fedminimax.engines.guard import Guard  # noqa: E402
+from fedminimax.engines.trace import Trace  # noqa: E402
 from fedminimax.errors import InputError  # noqa: E402
 from fedminimax.network import Network  # noqa: E402
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402
@@ -85,6 +91,8 @@ __all__ = [
     "FedNormSGDA",
     "FedNormSGDAPlus",
     "FedProx",
+    "FedSGDAM",
+    "FedSGDAPlus",
     "FessGDA",
     "GeneratedClients",
     "Guard",
@@ -112,7 +120,9 @@ __all__ = [
     "Scaffold",
     "Sliding",
     "SlidingNN",
+    "SmoothedAGDA",
     "SmoothedGDA",
+    "Solver",
     "Sweep",
     "Task",
     "Trace",
@@ -122,6 +132,7 @@ __all__ = [
     "__version__",
     "compare",
     "data",
+    "local_solver",
     "metrics",
     "models",
     "penalties",

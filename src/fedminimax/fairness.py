@@ -255,7 +255,8 @@ def smoothness(problem: RobustProblem, clients: ClientData) -> float:
     """Return the largest eigenvalue of the average loss's Hessian at the start, by power iteration over all clients."""
     weights = jnp.asarray(problem.client_weights(clients), float)
     slope = lambda x, data: over_all(problem.loss, (x,), data, weights, jax.grad)
-    product = jax.jit(lambda v, data: jax.jvp(lambda x: slope(x, data), (problem.x0,), (v,))[1])
+    # The point is an argument: XLA on CPUs multiplies by constants wrongly.
+    product = jax.jit(lambda x, v, data: jax.jvp(lambda x: slope(x, data), (x,), (v,))[1])
     leaves, structure = jax.tree.flatten(problem.x0)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     v = jax.tree.unflatten(structure, [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)])
@@ -264,7 +265,7 @@ def smoothness(problem: RobustProblem, clients: ClientData) -> float:
         length = float(players.norm(v))
         if length == 0:
             break
-        v = product(players.scale(v, 1.0 / length), clients)
+        v = product(problem.x0, players.scale(v, 1.0 / length), clients)
         largest = float(players.norm(v))
     return max(largest, 1e-12)
 

@@ -12,8 +12,8 @@ import pandas as pd
 
 from fedminimax.engines import wire
 from fedminimax.engines.accounting import Message
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.store import ClientStore
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
@@ -29,12 +29,12 @@ class Result:
         state: the algorithm's full final state; ``x`` and ``y`` are its players.
         history: arrays over the evaluations: "round", every metric, and the costs up to then ("floats_up", "grad_evals", ...).
         costs: arrays over rounds: floats down and up by player, gradients of examples, local steps, replies, those that the
-            guard dropped; on a network the exchanges.
+            guard dropped; on a network the exchanges. Zeros for rounds before ``first_round``.
         messages: the exchanges of one round: which client function was called, and the floats of request and reply.
         method: the algorithm's name.
         settings: the algorithm with its hyper-parameters, as text.
         seed: the seed.
-        rounds: how many rounds have been run in all.
+        rounds: how many rounds have been run in all, those before ``first_round`` included.
         client_states: the clients' own states, where the algorithm has any: arrays [N, ...], or the ClientStore they live in.
         trace: who took part, when ``record=True``.
         seconds: the wall time of all calls but the first.

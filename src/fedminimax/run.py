@@ -11,27 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedminimax import checks, players
 from fedminimax import devices as host
-from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.data.generated import GeneratedClients
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Traffic
-from fedminimax.engines.availability import Availability, Trace
-from fedminimax.engines.cohort import Conditions
+from fedminimax.engines.availability import Availability
+from fedminimax.engines.cohort import Conditions, everybodys_steps
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.isolated import Isolated
-from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy
+from fedminimax.engines.simulator import AUTO, Layout, Progress, Simulator, Strategy, rehearse
 from fedminimax.engines.store import DEVICE, HOST, ClientStore
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
 from fedminimax.metrics import Metric, Problem, evaluate, named
 from fedminimax.players import Tree
 from fedminimax.problems.robust import RobustProblem, SharedForm
 from fedminimax.progress import Reporter
 from fedminimax.result import Result
+from fedminimax.steps import UniformSteps
 
 SIMULATOR, ISOLATED = "simulator", "isolated"
 _WORTH_SPLITTING = 20_000
@@ -39,6 +42,10 @@ _WORTH_SPLITTING = 20_000
 _ON_DEVICE = 2**28
 """Bytes of clients' states that are kept on the device unless told otherwise."""
 _CALL_SECONDS = 0.5
+_WORTH_KEEPING = 2**26
+"""Numbers of local steps, of all clients and rounds, above which they are not recorded: the seed draws them again."""
+_UNKNOWN = -2
+"""Stands in a recorded cohort for a client of a round before the run's first."""
 _ROOM = 256
 """Rounds a call at the most: one number, so that runs of any length share a program."""
 
@@ -59,7 +66,9 @@ def run(
     availability: Availability | None = None,
     trace: Trace | None = None,
     record: bool = False,
-    state: Tree | None = None,
+    state: Tree | Mapping[str, Tree] | None = None,
+    client_states: Tree | ClientStore | None = None,
+    first_round: int | None = None,
     start: Result | None = None,
     client_store: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
@@ -86,7 +95,12 @@ def run(
         availability: who answers; by default everybody.
         trace: a record of cohorts and local steps to replay.
         record: keep a trace of this run in the result.
-        state: an algorithm's state to start from, at round 0.
+        state: an algorithm's state to start from; or some of its fields but the players by name, such as ``{"z": z0}`` of
+            FessGDA, the others being as in ``algorithm.init``. Its numbers become those of the run (float32 or float64).
+        client_states: the clients' own states to start from, [N, ...] (see ``Result.client_states``); by default those of
+            ``algorithm.init_client``.
+        first_round: the number of the first round, which schedules, the traces' rows and randomness go by; by default 0.
+            With the same seed, ``state=r.state, client_states=r.client_states, first_round=r.rounds`` goes on as ``start=r``.
         start: a result to continue exactly, from its last round and with its seed.
         client_store: where clients' own states (control variates) live: "device", "host" (its memory), or a folder for
             memory-mapped files; by default on the device while they are small. On the host, cohorts run on one device.
@@ -104,30 +118,39 @@ def run(
         raise InputError(f"The result to continue is {start.method}'s, but the algorithm is {type(algorithm).__name__}.")
     if record and start is not None and start.trace is None:
         raise InputError("The result to continue has no trace to add to: record from the first round on.")
-    if state is not None and start is not None:
-        raise InputError("Give either a state to start from or a result to continue, not both.")
-    first = 0 if start is None else start.rounds
+    if start is not None and not (state is None and client_states is None and first_round is None):
+        raise InputError(
+            "Give either a state to start from or a result to continue, not both: the result has its states and its round."
+        )
+    first = checks.integer("first_round", first_round or 0, least=0) if start is None else start.rounds
     seed = seed if start is None else start.seed
     if trace is not None:
-        trace.check(first + rounds, clients.count)
+        if not isinstance(trace, Trace):
+            raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
+        trace = trace.check(first + rounds, clients.count, first)
+        algorithm.check(clients, trace.steps)
     judged = named(metrics)
     _check_place(client_store, engine)
     conditions = Conditions(guard or Guard(), availability, record)
+    if trace is not None:
+        asked = rehearse(problem, algorithm, clients, conditions)
+        trace = trace.fit(asked, type(algorithm).__name__, first + rounds, first)
+    begin = _checked_state(algorithm, problem, state if start is None else start.state)
+    kept = _checked_client_states(algorithm, problem, clients.count, client_states if start is None else start.client_states)
     carrier: Simulator | Isolated
     store = None
     if engine == ISOLATED:
         carrier = Isolated(problem, conditions)
     elif engine == SIMULATOR:
-        store = _store(problem, clients, algorithm, client_store, start)
+        store = _store(problem, clients, algorithm, client_store, kept, first)
         layout = _layout(problem, clients, algorithm, strategy, devices, store is not None)
         carrier = Simulator.build(problem, algorithm, conditions, layout)
     else:
         raise InputError(f"engine must be 'simulator' or 'isolated', not {engine!r}.")
     data = carrier.place(clients)
-    carry = carrier.start(algorithm, clients, start.state if start is not None else state, store)
-    if start is not None and start.client_states is not None:
-        carry = carrier.remember(carry, start.client_states)
-    _check_state(algorithm, problem, carry.state)
+    carry = carrier.start(algorithm, clients, begin, store)
+    if kept is not None:
+        carry = carrier.remember(carry, kept)
 
     every = eval_every or max(1, rounds // 50)
     most = min(_ROOM, carrier.most_rounds(getattr(algorithm, "cohort_size", None) or clients.count) or _ROOM)
@@ -159,7 +182,7 @@ def run(
 
     if store is not None:
         store.rounds = now
-    costs = _costs(carrier, done, start)
+    costs = _costs(carrier, done, start, first)
     if done and (refused := int(costs["dropped"][first:].sum())):
         warnings.warn(
             f"The guard refused {refused} of {int(costs['replies'][first:].sum())} replies (costs['dropped'] says when): "
@@ -176,7 +199,9 @@ def run(
         seed=seed,
         rounds=now,
         client_states=carrier.client_states(carry),
-        trace=_recorded(done, start) if record else None,
+        trace=_recorded(done, start, first, _steps_taken(algorithm, clients, key, trace, start, first, now))
+        if record
+        else None,
         seconds=clock.running + (0.0 if start is None else start.seconds),
         compile_seconds=clock.compiling,
         interrupted=interrupted,
@@ -212,9 +237,23 @@ def _check_place(where: Any, engine: str) -> None:
 
 
 def _store(
-    problem: Problem, clients: ClientData, algorithm: Algorithm, where: str | os.PathLike[str] | None, start: Result | None
+    problem: Problem,
+    clients: ClientData,
+    algorithm: Algorithm,
+    where: str | os.PathLike[str] | None,
+    kept: Tree | ClientStore,
+    first: int,
 ) -> ClientStore | None:
-    """Return where the clients' states are to live on the host; None: on the device, or there are none."""
+    """Return where the clients' states are to live on the host; None: on the device, or there are none.
+
+    Args:
+        problem: the problem.
+        clients: the clients' data.
+        algorithm: the method.
+        where: what the user wants.
+        kept: the states to start from, which may live there already.
+        first: the first round.
+    """
     own = jax.eval_shape(lambda: algorithm.init_client(problem))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own)) * clients.count
     if own is None or where == DEVICE or (where is None and size <= _ON_DEVICE):
@@ -223,11 +262,10 @@ def _store(
     if where is None or where == HOST:
         return ClientStore(clients.count, initial)
     folder = Path(where)
-    kept = None if start is None else start.client_states
     if isinstance(kept, ClientStore) and kept.folder is not None and kept.folder.resolve() == folder.resolve():
-        if start is not None and kept.rounds != start.rounds:
+        if kept.rounds != first:
             raise InputError(
-                f"The states in {folder} are those after {kept.rounds} rounds, but the result to continue has {start.rounds}: "
+                f"The states in {folder} are those after {kept.rounds} rounds, but the run goes on from round {first}: "
                 "continue the later result, or give another folder from the start."
             )
         return kept
@@ -293,16 +331,15 @@ def _on_first_device(tree: Tree) -> Tree:
     return jax.tree.map(lambda a: a.addressable_data(0) if isinstance(a, jax.Array) else a, tree)
 
 
-def _costs(carrier: Simulator | Isolated, done: list[Progress], start: Result | None) -> dict[str, np.ndarray]:
+def _costs(carrier: Simulator | Isolated, done: list[Progress], start: Result | None, first: int) -> dict[str, np.ndarray]:
     if not done:
         return {} if start is None else start.costs
     traffic = Traffic(*(np.concatenate(parts) for parts in zip(*(p.traffic for p in done), strict=True)))
     costs = accounting.history(carrier.messages, traffic)
-    if start is not None and start.costs:
-        # A result that was saved before something was counted has none of it.
-        before = lambda name: start.costs.get(name, np.zeros(start.rounds))
-        costs = {name: np.concatenate([before(name), values]) for name, values in costs.items()}
-    return costs
+    # What was not counted then, or in rounds before the first, is none.
+    so_far = {} if start is None else start.costs
+    before = lambda name, values: so_far.get(name, np.zeros(first, values.dtype))
+    return {name: np.concatenate([before(name, values), values]) for name, values in costs.items()} if first else costs
 
 
 def _history(
@@ -327,15 +364,47 @@ def _history(
     return history
 
 
-def _recorded(done: list[Progress], start: Result | None) -> Trace:
+def _steps_taken(
+    algorithm: Algorithm,
+    clients: ClientData,
+    key: keys.Key,
+    trace: Trace | None,
+    start: Result | None,
+    first: int,
+    last: int,
+) -> np.ndarray | None:
+    """Return how many local steps clients took, or would have, in each round, [rounds, N]; None: what the method says."""
+    if trace is not None and trace.steps is not None:
+        return trace.steps[first:last]
+    spec: Any = getattr(algorithm, "local_steps", None)
+    told = start is not None and start.trace is not None and start.trace.steps is not None  # then these must go on
+    random = isinstance(spec, UniformSteps) and clients.count * (last - first) <= _WORTH_KEEPING
+    if last == first or not (told or random):
+        return None
+    sizes, batch_size = jnp.asarray(clients.sizes), getattr(algorithm, "batch_size", None)
+    drawn = jax.vmap(lambda t: everybodys_steps(spec, key, t, sizes, batch_size))(jnp.arange(first, last))
+    return np.asarray(drawn)
+
+
+def _recorded(done: list[Progress], start: Result | None, first: int, steps: np.ndarray | None) -> Trace:
+    before = Trace() if start is None or start.trace is None else start.trace
+    if not done:
+        return before
     parts = [p.attendance for p in done]
-    if start is not None and start.trace is not None:
-        before = start.trace
+    if jax.tree.leaves(before):
         parts.insert(0, (before.cohorts, before.invited, before.answers, before.draws, before.waited))
-    if not parts:
-        return Trace()
+    elif first > 0:  # rounds that were run elsewhere: no number of a client, so that nobody replays them
+        cohorts, *others = jax.tree.map(lambda a: np.zeros((first, *a.shape[1:]), a.dtype), parts[0])
+        parts.insert(0, (tuple(np.full_like(ids, _UNKNOWN) for ids in cohorts), *others))
     cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    return Trace(cohorts=tuple(cohorts), draws=draws, invited=tuple(invited), answers=tuple(answers), waited=tuple(waited))
+    if steps is not None and first > 0:
+        known = before.steps is not None or not jax.tree.leaves(before)  # of rounds recorded without them nothing is known
+        steps = np.concatenate([_rows_before(first, before.steps, steps), steps]) if known else None
+    return Trace(tuple(cohorts), steps, draws, tuple(invited), tuple(answers), tuple(waited))
+
+
+def _rows_before(first: int, recorded: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    return np.zeros((first, *like.shape[1:]), like.dtype) if recorded is None else recorded[:first]
 
 
 def check_input(
@@ -364,23 +433,64 @@ def check_input(
             f"{type(algorithm).__name__} is for a {algorithm.solves.__name__}, but {bound.name} is a {kind}{advice}."
         )
     bound.check(clients)
-    counts = getattr(getattr(algorithm, "local_steps", None), "counts", None)
-    if counts is not None and len(counts) != clients.count:
-        raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
-    cohort = getattr(algorithm, "cohort_size", None)
-    if cohort is not None and cohort > clients.count:
-        raise InputError(f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}.")
+    algorithm.check(clients)
     return bound, clients
 
 
-def _check_state(algorithm: Algorithm, problem: Problem, state: Tree) -> None:
-    fresh = jax.eval_shape(lambda: algorithm.init(problem))
-    alike: Any = jax.tree.structure(fresh)
-    same = alike == jax.tree.structure(state) and all(
-        np.shape(a) == b.shape for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True)
+def _checked_state(algorithm: Algorithm, problem: Problem, state: Tree | Mapping[str, Tree] | None) -> Tree | None:
+    """Return the state to start from, in the numbers of a fresh one; None: a fresh one."""
+    if state is None:
+        return None
+    method = type(algorithm).__name__
+    if isinstance(state, Mapping):
+        fresh: Any = algorithm.init(problem)
+        names = [name for name in fresh._fields if name not in ("x", "y")]
+        for name in state:
+            if name in ("x", "y"):
+                raise InputError(
+                    f"state has {name!r}, but other fields may begin where the players do: give them to the problem "
+                    f"(problem.replace({name}0=...)), or give a whole state."
+                )
+            if name not in names:
+                raise InputError(f"state has {name!r}, but {method}'s has {', '.join(names) or 'nothing'} besides the players.")
+        state = fresh._replace(**state)
+    return _like(
+        state,
+        jax.eval_shape(lambda: algorithm.init(problem)),
+        f"The given state does not fit {method} on {problem.name}: it must have the structure and shapes of "
+        f"{method}.init(problem).",
+    )
+
+
+def _checked_client_states(
+    algorithm: Algorithm, problem: Problem, count: int, states: Tree | ClientStore
+) -> Tree | ClientStore | None:
+    """Return the clients' states to start from, in the numbers of fresh ones; None: fresh ones."""
+    if states is None:
+        return None
+    method = type(algorithm).__name__
+    own = jax.eval_shape(lambda: algorithm.init_client(problem))
+    if own is None:
+        raise InputError(f"Clients of {method} keep nothing from round to round: leave client_states out.")
+    rows = jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), own)
+    if isinstance(states, ClientStore):
+        same = [(s.shape, s.dtype) for s in states.shapes] == [(s.shape, s.dtype) for s in jax.tree.leaves(own)]
+        if states.count == count and same:
+            return states
+        states = states.dense()
+    return _like(
+        states,
+        rows,
+        f"client_states must have the structure of {method}.init_client(problem), with a row for each of the {count} clients.",
+    )
+
+
+def _like(given: Tree, wanted: Tree, wrong: str) -> Tree:
+    """Return a tree in the numbers of another, whose structure and shapes it must have."""
+    alike: Any = jax.tree.structure(wanted)
+    same = alike == jax.tree.structure(given) and all(
+        np.shape(a) == b.shape for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(wanted), strict=True)
     )
     if not same:
-        raise InputError(
-            f"The given state does not fit {type(algorithm).__name__} on {problem.name}: it must have the structure and shapes "
-            f"of {type(algorithm).__name__}.init(problem)."
-        )
+        raise InputError(wrong)
+    return jax.tree.map(lambda a, b: np.asarray(a).astype(b.dtype, copy=False), given, wanted)

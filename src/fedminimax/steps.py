@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedminimax.engines.sampling import below
 from fedminimax.errors import InputError
@@ -77,6 +78,35 @@ def most_steps(spec: Steps) -> int | None:
     if spec.unit == EPOCHS:
         return None
     return spec.high if isinstance(spec, UniformSteps) else max(spec.counts)
+
+
+def most(spec: Steps, sizes: Any, batch_size: int | None) -> np.ndarray:
+    """Return the most steps that each client may take, [N].
+
+    Args:
+        spec: what the algorithm asks for.
+        sizes: how many examples each client has, [N].
+        batch_size: the batch size, which turns epochs into steps.
+    """
+    sizes = np.asarray(sizes)
+    if isinstance(spec, int):
+        return np.full(len(sizes), spec)
+    counts = np.full(len(sizes), spec.high) if isinstance(spec, UniformSteps) else np.asarray(spec.counts)
+    return counts * -(-sizes // batch_size) if spec.unit == EPOCHS and batch_size is not None else counts
+
+
+def bounds(spec: Steps, clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fewest and the most steps of each of so many clients, [N] each, for step sizes that are set in advance."""
+    check(spec)
+    if isinstance(spec, int):
+        return np.full(clients, spec), np.full(clients, spec)
+    if spec.unit == EPOCHS:
+        raise InputError("The theory's step sizes depend on the number of steps, not of epochs: give local_steps in steps.")
+    if isinstance(spec, UniformSteps):
+        return np.full(clients, spec.low), np.full(clients, spec.high)
+    if len(spec.counts) != clients:
+        raise InputError(f"ClientSteps has {len(spec.counts)} numbers, but there are {clients} clients: give one each.")
+    return np.asarray(spec.counts), np.asarray(spec.counts)
 
 
 def check(spec: Steps, name: str = "local_steps") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +22,7 @@ from fedminimax.engines.cohort import Conditions
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.simulator import AUTO, Carry, Layout, Simulator, Strategy
 from fedminimax.errors import InputError
-from fedminimax.metrics import Metric, Problem, evaluate, named
+from fedminimax.metrics import HIGHER, LOWER, Metric, Problem, direction, evaluate, named
 from fedminimax.problems.robust import SharedForm
 from fedminimax.run import check_input
 
@@ -39,22 +39,45 @@ class Sweep:
         settings: the hyper-parameters that were varied, one dict a setting.
         seeds: the seeds.
         history: "round" [E], and every metric and cumulative cost as an array [settings, seeds, E].
+        better: which way each of them is better: "lower" or "higher"; what is not in it is neither.
     """
 
     method: str
     settings: list[dict[str, Any]]
     seeds: list[int]
     history: dict[str, np.ndarray]
+    better: dict[str, str] = field(default_factory=dict)
 
-    def best(self, metric: str, higher_is_better: bool = False, last: int = 1) -> int:
+    def best(self, metric: str, better: str | None = None, last: int = 1) -> int:
         """Return the number of the setting whose mean of ``metric`` over seeds, over the last evaluations, is best.
 
-        A setting that ever became non-finite is never best.
+        A setting that ever became non-finite is never best; where all did, that is an error.
+
+        Args:
+            metric: what to compare settings by.
+            better: "lower" or "higher"; by default what the metric says of itself.
+            last: how many of the last evaluations to average.
         """
         values = self.values(metric)
-        score = np.nan_to_num(values[..., -last:], nan=np.inf, posinf=np.inf).mean(axis=(1, 2))
-        score = np.where(np.isfinite(values).all(axis=(1, 2)), -score if higher_is_better else score, np.inf)
+        sound = np.isfinite(values).all(axis=(1, 2))
+        if not sound.any():
+            raise InputError(
+                f"None of the {len(self.settings)} settings of {self.method} kept {metric!r} finite from the first to the last "
+                "evaluation: try smaller steps, or look at the values with frame()."
+            )
+        sign = 1.0 if self._direction(metric, better) == LOWER else -1.0
+        score = np.full(len(values), np.inf)
+        score[sound] = sign * values[sound, :, -last:].mean(axis=(1, 2))
         return int(np.argmin(score))
+
+    def _direction(self, metric: str, better: str | None) -> str:
+        known = self.better.get(metric) if better is None else better
+        if known not in (LOWER, HIGHER):
+            cause = f"Nothing says which way {metric!r} is better" if better is None else f"better is {better!r}"
+            raise InputError(
+                f"{cause}: give better='lower' or better='higher' (a function of your own can have an attribute `better`)."
+            )
+        return known
 
     def values(self, metric: str) -> np.ndarray:
         """Return a metric, [settings, seeds, evaluations]."""
@@ -74,12 +97,18 @@ class Sweep:
         return pd.DataFrame(rows | {k: v.ravel() for k, v in self.history.items() if k != "round"})
 
     def plot(
-        self, metric: str, setting: int | None = None, against: str = "round", ax: Axes | None = None, **style: Any
+        self,
+        metric: str,
+        setting: int | None = None,
+        against: str = "round",
+        ax: Axes | None = None,
+        better: str | None = None,
+        **style: Any,
     ) -> Axes:
-        """Draw a metric for one setting (by default the best): the mean over seeds, and a band from least to greatest."""
+        """Draw one setting's metric, by default the :meth:`best`'s: the mean over seeds, and a band from least to greatest."""
         import matplotlib.pyplot as plt
 
-        k = self.best(metric) if setting is None else setting
+        k = self.best(metric, better) if setting is None else setting
         values = self.values(metric)[k]
         ax = plt.subplots(figsize=(6, 4), layout="constrained")[1] if ax is None else ax
         across = self.history[against] if against == "round" else self.values(against)[k].mean(axis=0)
@@ -153,6 +182,7 @@ def sweep(
     parts: list[dict[str, np.ndarray]] = []
     for shape in itertools.product(*(grid[name] for name in fixed)):
         shaped = algorithm.replace(**dict(zip(fixed, shape, strict=True)))
+        shaped.check(clients)
         points = list(itertools.product(*(grid[name] for name in real)))
         settings += [dict(zip(fixed, shape, strict=True)) | dict(zip(real, point, strict=True)) for point in points]
         for point in points:  # each is checked as a user's own would be
@@ -169,6 +199,7 @@ def sweep(
         [{name: ordered[name][k] for name in grid} for k in range(len(settings))],
         chosen,
         {"round": parts[0]["round"], **history},
+        {name: known for name in history if (known := direction(judged, name)) is not None},
     )
 
 
@@ -186,21 +217,25 @@ def _run_all(
     side_by_side: int | None,
 ) -> dict[str, np.ndarray]:
     problem = simulator.problem
-    weights = jnp.asarray(problem.client_weights(clients), float)
     data = jax.tree.map(jnp.asarray, clients)
+    weights = jnp.asarray(problem.client_weights(clients), float)
     # Settings inside, seeds outside: runs with the same seed draw the same cohorts and batches, so these are drawn once.
     by_settings = points >= len(seeds)
     used = min(host.usable(devices, worthwhile=True), points if by_settings else len(seeds))
     room = lambda a, wanted: np.concatenate([a, np.repeat(a[:1], -len(a) % used if wanted else 0, axis=0)])
     columns = {name: room(values, by_settings) for name, values in columns.items()}
     seeds_in = room(np.asarray(seeds, np.uint32), not by_settings)
+    # Where runs start is an argument of the program, never a constant in it: XLA on CPUs multiplies by constants wrongly.
+    first = lambda values: simulator.first(algorithm.replace(**values))
+    firsts = jax.vmap(first)(columns) if columns else jax.tree.map(lambda a: jnp.asarray(a)[None], first({}))
 
     judge = lambda state, data: evaluate(metrics, problem, data, state)
 
-    def one(values: dict[str, Any], seed: Any, data: Any) -> Any:
+    def one(setting: Any, seed: Any, data: Any, weights: Any) -> Any:
+        values, first = setting
         method = algorithm.replace(**values)
         key = keys.root(seed)
-        start = simulator.start(method, data)
+        start = simulator.spread(first, data.count)
 
         def stretch(carry: Carry, block: Any) -> Any:
             step = lambda carry, k: simulator.one_round(method, data, weights, key, carry, block * every + k, None)
@@ -212,13 +247,12 @@ def _run_all(
         joined = jax.tree.map(lambda b, a: jnp.concatenate([b[None], a]), before, values_after)
         return joined, jax.tree.map(lambda a: a.reshape(rounds, *a.shape[2:]), traffic)
 
-    def many(values: Any, seeds: Any, data: Any) -> Any:
+    def many(all_settings: Any, seeds: Any, data: Any, weights: Any) -> Any:
         def settings(seed: Any) -> Any:
-            if not values:
-                return jax.tree.map(lambda a: a[None], one({}, seed, data))
+            run_one = lambda setting: one(setting, seed, data, weights)
             if side_by_side is None:
-                return jax.vmap(lambda v: one(v, seed, data))(values)
-            return jax.lax.map(lambda v: one(v, seed, data), values, batch_size=side_by_side)
+                return jax.vmap(run_one)(all_settings)
+            return jax.lax.map(run_one, all_settings, batch_size=side_by_side)
 
         return jax.vmap(settings)(seeds) if side_by_side is None else jax.lax.map(settings, seeds)
 
@@ -229,11 +263,11 @@ def _run_all(
         program = functools.partial(
             jax.shard_map,
             mesh=mesh,
-            in_specs=(PartitionSpec(settings_axis), PartitionSpec(seeds_axis), PartitionSpec()),
+            in_specs=(PartitionSpec(settings_axis), PartitionSpec(seeds_axis), PartitionSpec(), PartitionSpec()),
             out_specs=PartitionSpec(seeds_axis, settings_axis),
             check_vma=False,
         )(many)
-    values, traffic = jax.jit(program)(columns, seeds_in, data)
+    values, traffic = jax.jit(program)((columns, firsts), seeds_in, data, weights)
     shape = lambda a: np.swapaxes(np.asarray(a)[: len(seeds), :points], 0, 1)
     history = {name: shape(v) for name, v in values.items()}
     costs = accounting.history(simulator.messages, jax.tree.map(shape, traffic))

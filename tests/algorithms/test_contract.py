@@ -132,6 +132,8 @@ def test_runs_continue_exactly(row, task):
     rest = go(task, row.algorithm, rounds=2, seed=99, start=half)
     close(whole.state, rest.state, 0)
     assert rest.rounds == ROUNDS
+    again = go(task, row.algorithm, rounds=2, state=half.state, client_states=half.client_states, first_round=2)
+    close(whole.state, again.state, 0)
     assert {k: v.tolist() for k, v in whole.costs.items()} == {k: v.tolist() for k, v in rest.costs.items()}
 
 
@@ -184,6 +186,40 @@ def test_points_stay_in_their_sets(row):
     problem = task.problem.bind(task.clients)[0]
     assert not np.allclose(result.y, problem.y0, atol=1e-3)
     assert bool(problem.y_set.contains(result.y, tol=1e-6))
+
+
+def fenced(v):
+    """A number that is none outside of the set: whoever takes a gradient there sends NaN."""
+    return v * jnp.where(jnp.abs(v) > FENCE * (1 + 1e-5), jnp.nan, 1.0)
+
+
+FENCE = 0.1
+INSIDE = fm.sets.Box(-FENCE, FENCE)
+
+
+@functools.cache
+def fenced_task(kind):
+    """Minimise x, maximise y, between -0.1 and 0.1, without ever looking outside."""
+    clients = ClientData.equal({"one": np.ones(6, np.float32)}, 3)
+    if kind is fm.RobustProblem:
+        loss = lambda x, batch: jnp.mean(batch["one"]) * (1 + fenced(x))
+        return fm.Task(fm.RobustProblem(loss, jnp.zeros(()), fm.ChiSquare(0.1), x_set=INSIDE), clients)
+    loss = lambda x, y, batch: jnp.mean(batch["one"]) * (fenced(x) + fenced(y))
+    return fm.Task(fm.MinimaxProblem(loss, jnp.zeros(()), jnp.zeros(()), x_set=INSIDE, y_set=INSIDE), clients)
+
+
+@pytest.mark.parametrize("row", [case(row) for row in CLASSES.values() if row in ROSTER])
+def test_local_and_server_steps_stay_in_the_sets_of_both_players(row):
+    """Steps lead out of the sets, on clients and on the server: no gradient is taken outside, and the corner is reached."""
+    settings = dict.fromkeys(row.rates, 0.15)  # beyond the fence in one step, and the server's steps are longer still
+    settings |= {name: 3.0 for name in ("server_lr_x", "server_lr_y") if hasattr(row.algorithm, name)}
+    settings |= {"tau": 0.3, "lr_x": 0.06} if isinstance(row.algorithm, fm.ScaffPD) else {}
+    settings |= {"p": 0.0} if isinstance(row.algorithm, fm.FessGDA) else {}  # whose smoothing holds x back from the corner
+    result = go(fenced_task(row.algorithm.solves), row.algorithm.replace(**settings), rounds=6, metrics=())
+    assert result.costs["dropped"].sum() == 0
+    np.testing.assert_allclose(result.x, -FENCE, rtol=1e-6)
+    if row.algorithm.solves is fm.MinimaxProblem:
+        np.testing.assert_allclose(result.y, FENCE, rtol=1e-6)
 
 
 @every_cohort

@@ -80,6 +80,18 @@ def test_coda_plus_without_its_term_is_local_sgda(task):
     differ(go(task, fm.CODAPlus(**LOCAL, theta=5.0)), go(task, fm.LocalSGDA(**LOCAL)))
 
 
+def test_one_cohort_for_both_phases_is_everybody_where_there_are_no_others(task):
+    everybody = {**LOCAL, "cohort_size": None, "batch_size": None}
+    same(go(task, fm.CDMAGEPlus(**everybody, same_cohort=True, alpha=0.3)), go(task, fm.CDMAGE(**everybody)))
+
+
+def test_catalyst_scaffold_that_keeps_nothing_with_one_step_is_parallel_sgda(task):
+    one = {**LOCAL, "local_steps": 1}
+    recorded = go(task, fm.CatalystScaffoldS(**one), record=True)
+    assert recorded.client_states is None
+    same(recorded, go(task, fm.ParallelSGDA(0.03, 0.05, cohort_size=4), trace=fm.Trace(cohorts=recorded.trace.cohorts)))
+
+
 def test_codasca_in_its_first_round_is_coda_plus(task):
     # From c = c_i = 0 there is nothing to correct by yet.
     same(go(task, fm.CODASCA(**LOCAL, theta=0.5), rounds=1), go(task, fm.CODAPlus(**LOCAL, theta=0.5), rounds=1))
@@ -89,7 +101,7 @@ def test_codasca_in_its_first_round_is_coda_plus(task):
 def test_catalyst_scaffold_with_k_steps_each_time_is_codasca(task):
     recorded = go(task, fm.CODASCA(**LOCAL, theta=0.5, restart_every=9), record=True)
     coins = dataclasses.replace(recorded.trace, draws={"steps": np.full(5, 4, np.int32)})
-    method = fm.CatalystScaffoldS(**LOCAL, theta=0.5, restart_every=9)
+    method = fm.CatalystScaffoldS(**LOCAL, theta=0.5, restart_every=9, keep="clients")
     # The cohort's own phase comes after the coin's: full batches have no draws of their own to differ by.
     full = {"batch_size": None}
     recorded = go(task, fm.CODASCA(**LOCAL, theta=0.5, restart_every=9).replace(**full), record=True)
@@ -98,7 +110,7 @@ def test_catalyst_scaffold_with_k_steps_each_time_is_codasca(task):
 
 def test_extra_step_with_a_tiny_step_is_local_sgda_to_first_order(task):
     small = {**LOCAL, "lr_x": 1e-5, "lr_y": 1e-5}
-    a, b = go(task, fm.ExtraStepLocalSGD(**small)), go(task, fm.LocalSGDA(**small))
+    a, b = go(task, fm.ExtraStepLocalSGD(**small, fresh_batch=False)), go(task, fm.LocalSGDA(**small))
     moved = np.abs(b.x).max()
     assert 1e-12 < np.abs(a.x - b.x).max() < 1e-3 * moved
 
@@ -106,12 +118,14 @@ def test_extra_step_with_a_tiny_step_is_local_sgda_to_first_order(task):
 # -- each box, by hand -------------------------------------------------------------------------------------------------
 
 
-def test_cd_mage_equals_its_box(task):
-    method = fm.CDMAGE(0.03, 0.05, local_steps=3, cohort_size=4)
+@pytest.mark.parametrize("same_cohort", [False, True])
+def test_cd_mage_equals_its_box(task, same_cohort):
+    method = fm.CDMAGE(0.03, 0.05, local_steps=3, cohort_size=4, same_cohort=same_cohort)
     result = go(task, method, rounds=3, record=True)
+    assert len(result.trace.cohorts) == 2 - same_cohort
     x, y = np.zeros(4), np.zeros(3)
     for t in range(3):
-        first, second = (np.asarray(c)[t] for c in result.trace.cohorts)
+        first, second = (np.asarray(c)[t] for c in (result.trace.cohorts * 2)[:2])
         gx, gy = gradients(task, x, y)
         u, v = gx[first].mean(0), gy[first].mean(0)
         ends = []
@@ -122,6 +136,30 @@ def test_cd_mage_equals_its_box(task):
                 xi, yi = xi - 0.03 * (hx[i] - gx[i] + u), yi + 0.05 * (hy[i] - gy[i] + v)
             ends.append((xi, yi))
         x, y = np.mean([e[0] for e in ends], axis=0), np.mean([e[1] for e in ends], axis=0)
+    np.testing.assert_allclose(result.x, x, rtol=1e-11)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11)
+
+
+def test_the_second_phase_of_one_cohort_goes_to_those_who_answered_the_first(task):
+    """What is left of the cohort after the first phase takes the steps, and nobody else is asked."""
+    method = fm.CDMAGE(0.03, 0.05, local_steps=3, cohort_size=4, same_cohort=True)
+    result = go(task, method, rounds=6, record=True, availability=fm.Availability(0.7, vanish=0.4))
+    cohort, (first, second) = np.asarray(result.trace.cohorts[0]), (np.asarray(a) for a in result.trace.answers)
+    np.testing.assert_array_equal(first, cohort >= 0)
+    assert (second <= first).all()
+    assert (second < first).any()
+    x, y = np.zeros(4), np.zeros(3)
+    for t in range(6):
+        gx, gy = gradients(task, x, y)
+        asked = cohort[t][first[t]]
+        ends = []
+        for i in cohort[t][second[t]]:
+            xi, yi = x, y
+            for _ in range(3):
+                hx, hy = gradients(task, xi, yi)
+                xi, yi = xi - 0.03 * (hx[i] - gx[i] + gx[asked].mean(0)), yi + 0.05 * (hy[i] - gy[i] + gy[asked].mean(0))
+            ends.append((xi, yi))
+        x, y = (np.mean([e[k] for e in ends], axis=0) for k in (0, 1)) if ends else (x, y)
     np.testing.assert_allclose(result.x, x, rtol=1e-11)
     np.testing.assert_allclose(result.y, y, rtol=1e-11)
 
@@ -178,9 +216,9 @@ def test_one_minibatch_serves_both_points_of_the_correction(x64):
     noisy = fm.problems.quadratic(4, examples=16, noise=50.0, heterogeneity=0.5, seed=2)
     exact = fm.problems.quadratic(4, examples=16, noise=0.0, heterogeneity=0.5, seed=2)
     np.testing.assert_allclose(noisy.solution.x, exact.solution.x, rtol=1e-6)
-    method = fm.CDMAGE(0.02, 0.02, local_steps=4, batch_size=1)
-    result = fm.run(noisy.problem, noisy.clients, method, rounds=600, devices=1, eval_every=600)
-    assert distance(noisy, result) < 1e-8
+    for method in (fm.CDMAGE, fm.CatalystScaffoldS):
+        made = method(0.02, 0.02, local_steps=4, batch_size=1)
+        assert distance(noisy, fm.run(noisy.problem, noisy.clients, made, rounds=600, devices=1, eval_every=600)) < 1e-8
     uncorrected = fm.CDMA(0.02, 0.02, local_steps=4, batch_size=1)
     assert distance(noisy, fm.run(noisy.problem, noisy.clients, uncorrected, rounds=600, devices=1, eval_every=600)) > 0.1
 
@@ -204,20 +242,74 @@ def test_extra_steps_equal_their_box(task):
 
 
 def test_a_fresh_batch_for_the_second_gradient_is_another_one(task):
-    differ(go(task, fm.ExtraStepLocalSGD(**LOCAL)), go(task, fm.ExtraStepLocalSGD(**LOCAL, fresh_batch=True)))
+    assert fm.ExtraStepLocalSGD(**LOCAL).fresh_batch  # as in the paper
+    differ(go(task, fm.ExtraStepLocalSGD(**LOCAL)), go(task, fm.ExtraStepLocalSGD(**LOCAL, fresh_batch=False)))
+
+
+def test_coda_plus_equals_its_box(task):
+    """Rounds of 3 steps, stages of 5: the second, fourth and fifth round each end a stage."""
+    theta, d = 0.4, 0.5
+    result = go(task, fm.CODAPlus(0.03, 0.05, theta=theta, restart_every=5, local_steps=3, stage_decay=d), rounds=6)
+    x, y, ref, stage = np.zeros(4), np.zeros(3), np.zeros(4), 0
+    for t in range(6):
+        ends = []
+        for i in range(6):
+            xi, yi = x, y
+            for _ in range(3):
+                gx, gy = (g[i] for g in gradients(task, xi, yi))
+                xi, yi = xi - 0.03 * d**stage * (gx + theta * (xi - ref)), yi + 0.05 * d**stage * gy
+            ends.append((xi, yi))
+        x, y = np.mean([e[0] for e in ends], axis=0), np.mean([e[1] for e in ends], axis=0)
+        if t + 1 in (2, 4, 5):  # 6, 12 and 15 steps have passed 5, 10 and 15
+            ref, stage = x, stage + 1
+    np.testing.assert_allclose(result.x, x, rtol=1e-11)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11)
+    np.testing.assert_allclose(result.state.x_reference, ref, rtol=1e-11)
+
+
+def test_catalyst_scaffold_that_keeps_nothing_equals_its_box(task):
+    lr_x, lr_y, theta = 0.03, 0.05, 0.4
+    method = fm.CatalystScaffoldS(lr_x, lr_y, theta=theta, restart_every=6, local_steps=3, cohort_size=4)
+    result = go(task, method, rounds=5, record=True)
+    x, y, done = np.zeros(4), np.zeros(3), 0
+    x_ref, y_ref, restarts = x, y, 0
+    for t in range(5):
+        cohort, K = np.asarray(result.trace.cohorts[0])[t], int(np.asarray(result.trace.draws["steps"])[t])
+        gx, gy = gradients(task, x, y)
+        u, v = gx[cohort].mean(0), gy[cohort].mean(0)
+        ends = []
+        for i in cohort:
+            xi, yi = x, y
+            for _ in range(K):
+                hx, hy = gradients(task, xi, yi)
+                along_x, along_y = hx[i] - gx[i] + u + theta * (xi - x_ref), hy[i] - gy[i] + v - theta * (yi - y_ref)
+                xi, yi = xi - lr_x * along_x, yi + lr_y * along_y
+            ends.append((xi, yi))
+        x, y = np.mean([e[0] for e in ends], axis=0), np.mean([e[1] for e in ends], axis=0)
+        if (done + K) // 6 > done // 6:
+            x_ref, y_ref, restarts = x, y, restarts + 1
+        done += K
+    assert 0 < restarts < 5
+    np.testing.assert_allclose(result.x, x, rtol=1e-10)
+    np.testing.assert_allclose(result.y, y, rtol=1e-10)
+    np.testing.assert_allclose(result.state.x_reference, x_ref, rtol=1e-10)
+    np.testing.assert_allclose(result.state.y_reference, y_ref, rtol=1e-10)
 
 
 @pytest.mark.parametrize("method", [fm.CODASCA, fm.CatalystScaffoldS])
 def test_control_variates_equal_option_two_of_scaffold(task, method):
     lr_x, lr_y, theta = 0.03, 0.05, 0.4
-    made = method(lr_x, lr_y, theta=theta, restart_every=6, local_steps=3, cohort_size=4)
+    codasca = method is fm.CODASCA
+    own = {"server_lr_x": 1.2, "server_lr_y": 0.8, "stage_decay": 0.5} if codasca else {"keep": "clients"}
+    made = method(lr_x, lr_y, theta=theta, restart_every=6, local_steps=3, cohort_size=4, **own)
     result = go(task, made, rounds=4, record=True)
+    eta_x, eta_y = (1.2, 0.8) if codasca else (1.0, 1.0)
     N = 6
     x, y, ref = np.zeros(4), np.zeros(3), np.zeros(4)
     c, own, steps_done = [np.zeros(4), np.zeros(3)], [[np.zeros(4), np.zeros(3)] for _ in range(N)], 0
     for t in range(4):
         cohort = np.asarray(result.trace.cohorts[0])[t]
-        K = 3 if method is fm.CODASCA else int(np.asarray(result.trace.draws["steps"])[t])
+        K = 3 if codasca else int(np.asarray(result.trace.draws["steps"])[t])
         ends, changes = [], []
         for i in cohort:
             xi, yi = x, y
@@ -230,9 +322,10 @@ def test_control_variates_equal_option_two_of_scaffold(task, method):
             own[i] = new
             ends.append((xi, yi))
         c = [c[k] + np.sum([d[k] for d in changes], axis=0) / N for k in (0, 1)]
-        x, y = np.mean([e[0] for e in ends], axis=0), np.mean([e[1] for e in ends], axis=0)
+        x, y = x + eta_x * (np.mean([e[0] for e in ends], axis=0) - x), y + eta_y * (np.mean([e[1] for e in ends], axis=0) - y)
         if (steps_done + K) // 6 > steps_done // 6:
             ref = x
+            lr_x, lr_y = (lr_x / 2, lr_y / 2) if codasca else (lr_x, lr_y)
         steps_done += K
     np.testing.assert_allclose(result.x, x, rtol=1e-10)
     np.testing.assert_allclose(result.y, y, rtol=1e-10)
@@ -258,9 +351,10 @@ def test_catalyst_scaffold_communicates_with_probability_one_over_k(task):
         fm.CDMAGEPlus(**FULL, alpha=0.3),
         fm.CODASCA(**FULL, theta=0.3, restart_every=10),
         fm.CatalystScaffoldS(**FULL, theta=0.3, restart_every=10),
+        fm.CatalystScaffoldS(**FULL, theta=0.3, restart_every=10, keep="clients"),
         fm.CODASCA(**FULL, cohort_size=3),
     ],
-    ids=["CDMAGE", "CDMAGEPlus", "CODASCA", "CatalystScaffoldS", "CODASCA-cohort"],
+    ids=["CDMAGE", "CDMAGEPlus", "CODASCA", "CatalystScaffoldS", "CatalystScaffoldS-clients", "CODASCA-cohort"],
 )
 def test_methods_that_correct_drift_reach_the_saddle_with_constant_steps(x64, method):
     task = fm.problems.quadratic(6, seed=3)
@@ -387,6 +481,49 @@ def test_from_theory_gives_the_printed_steps():
         np.testing.assert_allclose(plus.alpha(t), min(1, 8192 * 20 * K**2 * gamma**2 / S), rtol=1e-5)
 
 
+def test_from_theory_gives_the_least_of_the_printed_bounds_whichever_it_is():
+    """Theorems 1 and 3 with constants from all over: 1/(4 L_Phi K) is never the least, each other bound is somewhere."""
+    rng, least = np.random.default_rng(0), set()
+    for _ in range(200):
+        L1, L2, L12, L21, mu, s1, s2, gap, dual, G1, G2 = v = 10 ** rng.uniform(-2, [2] * 10 + [5])
+        K, S, T = (int(10**p) for p in rng.uniform(0, (1.5, 1.5, 4)))
+        c = fm.Constants(*v)
+        L, Lphi, L0 = np.sqrt(2 * max(L1**2 + L21**2, L2**2 + L12**2)), L1 + L12 * L21 / mu, gap + dual / 20
+        follow = mu**2 / (21 * L12**2)
+        smooth = {"smooth": 1 / (36 * L * K), "phi": 1 / (4 * Lphi * K)}
+        mage_y = {"smooth": 1 / (87 * L * K), "noise": np.sqrt(4 * L0 * S / (3 * L * T * K**2 * s2**2))}
+        mage_x = smooth | {
+            "follow": follow * min(mage_y.values()),
+            "noise": np.sqrt(40 * L0 * S / (21 * (Lphi + L) * T * K**2 * s1**2)),
+        }
+        ma_y = {
+            "smooth": 1 / (87 * L * K),
+            "noise": np.sqrt(20 * L0 * S / (L * T * K**2 * s2**2)),
+            "drift": (30 * L0 / (L**2 * (s2**2 + G2**2) * T * K**3)) ** (1 / 3),
+        }
+        ma_x = smooth | {
+            "follow": follow * min(ma_y.values()),
+            "noise": np.sqrt(20 * L0 * S / (7 * (Lphi + L) * T * K**2 * s1**2)),
+            "drift": (3 * L0 / (L**2 * (s1**2 + G1**2) * T * K**3)) ** (1 / 3),
+        }
+        for method, x, y in ((fm.CDMAGE, mage_x, mage_y), (fm.CDMA, ma_x, ma_y)):
+            made = method.from_theory(c, rounds=T, local_steps=K, cohort_size=S)
+            np.testing.assert_allclose((made.lr_x, made.lr_y), (min(x.values()), min(y.values())), rtol=1e-12)
+            least |= {(method, player, min(b, key=b.get)) for player, b in (("x", x), ("y", y))}
+        plus = fm.CDMAGEPlus.from_theory(c, local_steps=K, cohort_size=S)
+        for t in (0, 10**9):
+            gamma = min(1 / (100 * L * K), S ** (1 / 3) / (L * K * (t + 1) ** (1 / 3)))
+            bounds = {"smooth": 1 / (2 * L * K), "phi": 1 / (2 * Lphi * K), "follow": 2 * mu**2 * gamma / (33 * L12**2)}
+            lr_x = plus.lr_x(t) if callable(plus.lr_x) else plus.lr_x
+            np.testing.assert_allclose((lr_x, plus.lr_y(t)), (min(bounds.values()), gamma), rtol=1e-5)
+            np.testing.assert_allclose(plus.alpha(t), 8192 * L**2 * K**2 * gamma**2 / S, rtol=1e-5)
+            least.add((fm.CDMAGEPlus, "x", min(bounds, key=bounds.get)))
+    bounds = {"x": ("smooth", "follow", "noise"), "y": ("smooth", "noise")}
+    wanted = {(method, player, b) for method in (fm.CDMAGE, fm.CDMA) for player in "xy" for b in bounds[player]}
+    wanted |= {(fm.CDMA, "x", "drift"), (fm.CDMA, "y", "drift"), (fm.CDMAGEPlus, "x", "smooth"), (fm.CDMAGEPlus, "x", "follow")}
+    assert least == wanted
+
+
 def test_noise_that_is_not_there_bounds_nothing():
     quiet = fm.Constants(L1=1.0, L2=1.0, L12=0.0, L21=0.0, mu=1.0)
     method = fm.CDMAGE.from_theory(quiet, rounds=10, local_steps=1, cohort_size=1)
@@ -402,6 +539,8 @@ def test_noise_that_is_not_there_bounds_nothing():
         (lambda: fm.CODAPlus(0.1, 0.1, restart_every=0), "restart_every"),
         (lambda: fm.CODASCA(0.1, 0.1, local_steps=fm.UniformSteps(2, 3)), "local_steps"),
         (lambda: fm.CDMAGEPlus(0.1, 0.1, alpha=-1.0), "alpha must not be negative"),
+        (lambda: fm.CODAPlus(0.1, 0.1, stage_decay=-0.5), "stage_decay must not be negative"),
+        (lambda: fm.CatalystScaffoldS(0.1, 0.1, keep="server"), 'keep must be "nothing" or "clients", not \'server\''),
     ],
 )
 def test_wrong_settings_are_named(make, message):

@@ -51,6 +51,42 @@ def gradients(task, x, y):
     return gx, gy
 
 
+def on_balls(task, x=None, y=None):
+    """The same task with every node's players in balls of these radii."""
+    ball = lambda radius: None if radius is None else fm.sets.L2Ball(radius)
+    return dataclasses.replace(task, problem=task.problem.replace(x_set=ball(x), y_set=ball(y)))
+
+
+def ball(rows, radius):
+    """Each row, projected on a ball."""
+    return (
+        rows if radius is None else rows * np.minimum(1.0, radius / np.maximum(np.linalg.norm(rows, axis=1), 1e-300))[:, None]
+    )
+
+
+def held(rows, radius):
+    """How many rows a ball holds back."""
+    return np.sum(np.linalg.norm(rows, axis=1) > radius * (1 - 1e-9))
+
+
+def solution_on_balls(task, x=None, y=None):
+    """The solution with these radii, by extragradient steps on the whole objective that end at a fixed point."""
+    W, c = task.problem.network.matrix.toarray(), task.problem.coupling
+    lr = 0.5 / (task.info["L"] + c * np.linalg.eigvalsh(W)[-1])
+    here = tuple(np.zeros(np.shape(v)) for v in task.solution)
+
+    def step(at):
+        gx, gy = gradients(task, *at)
+        return ball(here[0] - lr * (gx + c * W @ at[0]), x), ball(here[1] + lr * (gy - c * W @ at[1]), y)
+
+    for _ in range(5000):
+        here, before = step(step(here)), here
+        if max(np.abs(a - b).max() for a, b in zip(here, before, strict=True)) < 1e-16:
+            break
+    assert max(np.abs(a - b).max() for a, b in zip(step(here), here, strict=True)) < 1e-15
+    return fm.Point(*here)
+
+
 # -- exact solutions ---------------------------------------------------------------------------------------------------
 
 
@@ -71,6 +107,20 @@ def test_both_methods_reach_the_solution_linearly(x64, graph):
         start = float(np.hypot(*(np.linalg.norm(v) for v in task.solution)))
         assert whole < 1e-12 * max(1.0, start), type(method).__name__
         assert 0 < half < 0.05 * start  # and it is on its way: not there by accident
+
+
+@pytest.mark.parametrize("radius", [0.5, 0.1])
+def test_methods_reach_the_solution_on_sets_that_bind(x64, radius):
+    """Sliding's subproblem is that on the sets: an unconstrained one leads elsewhere as soon as a set binds."""
+    task = on_balls(task_on("ring", 0.1), y=radius)
+    target = solution_on_balls(task, y=radius)
+    assert 0 < held(target.y, radius) < 6
+    assert distance(task, go(task, sliding(task), 500), target) < 1e-12
+    if radius == 0.5:  # the others' programs once
+        made = fm.LocalExtraStep.from_theory(task.problem, task.info["L"])
+        assert distance(task, go(task, made, 6000), target) < 1e-11
+        made = fm.SlidingNN(0.1, 0.1, theta=8.0, local_steps=100)
+        assert distance(task, go(task, made, 600), target) < 1e-11
 
 
 def test_without_coupling_nodes_find_their_own_solutions(x64):
@@ -116,31 +166,70 @@ def test_sliding_needs_exchanges_in_proportion_to_the_coupling_and_no_more_local
 # -- the boxes, by hand ------------------------------------------------------------------------------------------------
 
 
-def test_sliding_equals_its_box(x64):
-    task = task_on("star")
+RADII = {"x": 0.25, "y": 0.1}
+
+
+def test_sliding_equals_its_box_on_sets(x64):
+    task = on_balls(task_on("star"), **RADII)
     W, c = task.problem.network.matrix.toarray(), 0.7
     gamma, lr = 0.1, 0.2
     result = go(task, fm.Sliding(gamma, lr, inner_steps=3), 4)
+    into = lambda x, y: (ball(x, RADII["x"]), ball(y, RADII["y"]))
     x, y = np.zeros((5, 4)), np.zeros((5, 3))
+    kept_back, solved = np.zeros(2), []  # by the last projections; the U of all rounds
     for _ in range(4):
         vx, vy = x - gamma * c * W @ x, y - gamma * c * W @ y
         ux, uy = x, y
         for _ in range(3):
             gx, gy = gradients(task, ux, uy)
-            ax, ay = ux - lr * (gamma * gx + ux - vx), uy + lr * (gamma * gy - (uy - vy))
+            ax, ay = into(ux - lr * (gamma * gx + ux - vx), uy + lr * (gamma * gy - (uy - vy)))
             gx, gy = gradients(task, ax, ay)
-            ux, uy = ux - lr * (gamma * gx + ax - vx), uy + lr * (gamma * gy - (ay - vy))
-        x, y = ux + gamma * c * (W @ x - W @ ux), uy + gamma * c * (W @ y - W @ uy)
+            ux, uy = into(ux - lr * (gamma * gx + ax - vx), uy + lr * (gamma * gy - (ay - vy)))
+        px, py = ux + gamma * c * (W @ x - W @ ux), uy + gamma * c * (W @ y - W @ uy)
+        x, y = into(px, py)
+        solved.append((ux, uy))
+        kept_back = np.maximum(kept_back, [np.abs(px - x).max(), np.abs(py - y).max()])
+    assert kept_back.min() > 1e-4
     np.testing.assert_allclose(result.x, x, rtol=1e-11)
     np.testing.assert_allclose(result.y, y, rtol=1e-11)
+    averaged = go(task, fm.Sliding(gamma, lr, inner_steps=3, average=True), 4)
+    np.testing.assert_allclose(averaged.x, np.mean([u for u, _ in solved], axis=0), rtol=1e-11)
+    np.testing.assert_allclose(averaged.y, np.mean([u for _, u in solved], axis=0), rtol=1e-11)
+    np.testing.assert_allclose(averaged.state.z.y, y, rtol=1e-11)
+
+
+def test_sliding_solves_its_subproblem_to_the_tolerance(x64):
+    """It stops one step after r <= tol, and r bounds the error by 1 + eta (1 + gamma L), at a bound of a set too."""
+    task = on_balls(task_on("star", 0.0), **RADII)  # without coupling a round is the subproblem alone
+    method, tol = sliding(task, inner_tol=1e-14, inner_steps=500), 1e-3
+    exact = go(task, method, 1)
+    assert held(exact.y, RADII["y"]) > 0
+    rough = go(task, method.replace(inner_tol=tol), 1)
+    assert distance(task, rough, fm.Point(exact.x, exact.y)) <= 1.5 * tol * np.sqrt(5)
+
+    gamma, lr = method.gamma, method.inner_lr
+    x, y = np.zeros((5, 4)), np.zeros((5, 3))
+    steps, going = np.zeros(5, int), np.ones(5, bool)
+    while going.any():
+        ahead = x, y
+        for turn in range(2):
+            gx, gy = gradients(task, *ahead)
+            ux, uy = x - lr * (gamma * gx + ahead[0]), y + lr * (gamma * gy - ahead[1])
+            ahead = ball(ux, RADII["x"]), ball(uy, RADII["y"])
+            if turn == 0:
+                residual = np.hypot(*(np.linalg.norm(u - v, axis=1) for u, v in zip((x, y), ahead, strict=True))) / lr
+        (x, y), steps = ahead, steps + going
+        going &= residual > tol
+    assert rough.costs["local_steps"].sum() == steps.sum() > 25
 
 
 COINS = ((1, 0, 1, 1, 0), (1, 1, 0, 1))
 
 
-def test_local_extra_step_equals_its_box(x64):
-    task = task_on("ring")
-    W, c, gamma, p, K = task.problem.network.matrix.toarray(), 0.7, 0.05, 0.3, 9
+def test_local_extra_step_equals_its_box_on_sets(x64):
+    task = on_balls(task_on("ring"), **RADII)
+    into = lambda x, y: (ball(x, RADII["x"]), ball(y, RADII["y"]))
+    W, c, gamma, p, K = task.problem.network.matrix.toarray(), 0.7, 0.1, 0.3, 19
     result = go(task, fm.LocalExtraStep(gamma, p, coins=COINS), K)
     x, y = np.zeros((6, 4)), np.zeros((6, 3))
     ux, uy = x, y
@@ -150,26 +239,49 @@ def test_local_extra_step_equals_its_box(x64):
         bx, by = (1 - p) * x + p * ux, (1 - p) * y + p * uy
         gx, gy = gradients(task, ux, uy)
         fx, fy = gx + c * W @ ux, gy - c * W @ uy
-        hx, hy = bx - gamma * fx, by + gamma * fy
+        hx, hy = into(bx - gamma * fx, by + gamma * fy)
         G = lambda x, y, xi=xi: (
             xi / (1 - p) * gradients(task, x, y)[0] + (1 - xi) / p * c * W @ x,
             xi / (1 - p) * gradients(task, x, y)[1] - (1 - xi) / p * c * W @ y,
         )
         new = G(hx, hy), G(ux, uy)
-        x, y = bx - gamma * (new[0][0] - new[1][0] + fx), by + gamma * (new[0][1] - new[1][1] + fy)
+        x, y = into(bx - gamma * (new[0][0] - new[1][0] + fx), by + gamma * (new[0][1] - new[1][1] + fy))
         if not keep:
             ux, uy = x, y
         exchanges += (not xi) + (not keep)
     np.testing.assert_allclose(result.x, x, rtol=1e-11)
     np.testing.assert_allclose(result.y, y, rtol=1e-11)
     assert result.costs["gossip_rounds"].sum() == exchanges
+    assert held(x, RADII["x"]) > 0
+    assert held(y, RADII["y"]) > 0
+
+
+@pytest.mark.parametrize("method", [fm.DecentralizedExtraGradient, fm.LocalTraining], ids=lambda m: m.__name__)
+def test_extragradient_steps_equal_their_equations_on_sets(x64, method):
+    task = on_balls(task_on("ring"), **RADII)
+    W, lr_x, lr_y = task.problem.network.matrix.toarray(), 0.1, 0.15
+    c = 0.0 if method is fm.LocalTraining else 0.7
+    result = go(task, method(lr_x, lr_y), 4)
+    x, y = np.zeros((6, 4)), np.zeros((6, 3))
+
+    def step(ax, ay):
+        gx, gy = gradients(task, ax, ay)
+        return ball(x - lr_x * (gx + c * W @ ax), RADII["x"]), ball(y + lr_y * (gy - c * W @ ay), RADII["y"])
+
+    for _ in range(4):
+        x, y = step(*step(x, y))
+    np.testing.assert_allclose(result.x, x, rtol=1e-11)
+    np.testing.assert_allclose(result.y, y, rtol=1e-11)
+    assert held(x, RADII["x"]) > 0
+    assert held(y, RADII["y"]) > 0
 
 
 def test_coins_are_tossed_with_their_probability_and_a_period_is_one(x64):
     task = task_on("ring")
     rounds, p = 600, 0.2
-    tossed = go(task, fm.LocalExtraStep(1e-3, p), rounds).costs["gossip_rounds"].sum()
-    assert abs(tossed / rounds - 2 * p) < 0.08
+    tossed = go(task, fm.LocalExtraStep(1e-3, p), rounds).costs["gossip_rounds"]
+    assert abs(tossed.mean() - 2 * p) < 0.08
+    assert abs(np.mean(tossed[1:] == 1) - 2 * p * (1 - p)) < 0.08  # one coin of two: they are independent
     regular = go(task, fm.LocalExtraStep(1e-3, p, coins="periodic"), 20).costs["gossip_rounds"]
     assert regular.tolist() == [1, 0, 0, 0, 2] + [0, 0, 0, 0, 2] * 3
 
@@ -180,12 +292,12 @@ def test_a_period_reaches_the_solution_too(x64):
     assert distance(task, go(task, made, 1500)) < 1e-9
 
 
-@pytest.mark.parametrize("rho", [None, 0.6])
-def test_networks_forms_equal_their_equations_with_a_server(x64, rho):
-    """Section 3.4 on the complete graph: W x = x - x-bar. With momentum the buffers begin at zero each round."""
-    task = task_on("complete")
+@pytest.mark.parametrize(("graph", "lambda_max", "rho", "printed"), [("complete", 1.0, None, True), ("star", 5.0, 0.6, False)])
+def test_networks_forms_equal_their_equations_on_sets(x64, graph, lambda_max, rho, printed):
+    """Section 3.4: W x = x - x-bar with a server, else W over lambda_max. Buffers begin at zero each round."""
+    task = on_balls(task_on(graph), **RADII)
     c, theta, r, lr, T = 0.7, 2.0, 3.0, 0.05, 3
-    bar = lambda v: v.mean(axis=0)
+    W = np.eye(5) - 0.2 if graph == "complete" else task.problem.network.matrix.toarray() / lambda_max
 
     def train(x, y, lr, pull=0.0):
         ux, uy = x, y
@@ -194,30 +306,50 @@ def test_networks_forms_equal_their_equations_with_a_server(x64, rho):
             gx, gy = gradients(task, ux, uy)
             dx = (rho or 0.0) * dx + gx + pull * (ux - x)
             dy = (rho or 0.0) * dy + gy - pull * (uy - y)
-            ux, uy = ux - lr * dx, uy + lr * dy
+            ux, uy = ball(ux - lr * dx, RADII["x"]), ball(uy + lr * dy, RADII["y"])
         return ux, uy
 
-    slid = go(task, fm.SlidingNN(lr, lr, theta=theta, momentum=rho, local_steps=T), 2)
+    method = fm.SlidingNN(lr, lr, theta=theta, momentum=rho, printed=printed, local_steps=T)
+    slid = go(task, method, 4)
     x, y = np.zeros((5, 4)), np.zeros((5, 3))
-    for _ in range(2):
-        vx, vy = (1 - 1 / theta) * x + bar(x) / theta, (1 - 1 / theta) * y + bar(y) / theta
-        ux, uy = train(vx, vy, lr, theta * c)
-        s = theta**-2
-        x = (1 - s) * ux + s * x + s * bar(ux) - s * bar(x)
-        y = (1 - s) * uy + s * y + s * bar(uy) - s * bar(y)
+    kept_back = np.zeros(2)  # by the last projections
+    for _ in range(4):
+        ux, uy = train(x - W @ x / theta, y - W @ y / theta, lr, theta * c * lambda_max)
+        s = theta**-2 if printed else 1 / theta
+        px, py = ux + s * (W @ x - W @ ux), uy + s * (W @ y - W @ uy)
+        x, y = ball(px, RADII["x"]), ball(py, RADII["y"])
+        kept_back = np.maximum(kept_back, [np.abs(px - x).max(), np.abs(py - y).max()])
+    assert graph == "complete" or kept_back.min() > 1e-4
     np.testing.assert_allclose(slid.x, x, rtol=1e-11)
     np.testing.assert_allclose(slid.y, y, rtol=1e-11)
-    personal = go(task, fm.SlidingNN(lr, lr, theta=theta, momentum=rho, local_steps=T, personal="u"), 2)
+    personal = go(task, method.replace(personal="u"), 4)
     np.testing.assert_allclose(personal.x, ux, rtol=1e-11)
     np.testing.assert_allclose(personal.state.z.x, x, rtol=1e-11)
 
-    local = go(task, fm.LocalNN(lr, lr, r=r, momentum=rho, local_steps=T), 2)
+    method = fm.LocalNN(lr, lr, r=r, momentum=rho, local_steps=T)
+    local = go(task, method, 2)
     x, y = np.zeros((5, 4)), np.zeros((5, 3))
     for _ in range(2):
         x, y = train(x, y, lr / r)
-        x, y = x - (x - bar(x)) / r, y - (y - bar(y)) / r
+        x, y = x - W @ x / r, y - W @ y / r  # a weighted mean of neighbours', which stays in the sets
     np.testing.assert_allclose(local.x, x, rtol=1e-11)
     np.testing.assert_allclose(local.y, y, rtol=1e-11)
+    # but a neighbour may send anything
+    told = method.average(task.problem, None, fm.Point(jnp.ones(4), jnp.ones(3)), fm.Point(jnp.full(4, 1e3), jnp.full(3, 1e3)))
+    np.testing.assert_allclose([np.linalg.norm(told.x), np.linalg.norm(told.y)], [RADII["x"], RADII["y"]])
+
+
+@pytest.mark.parametrize("network", [Network.star(20), Network.grid(4, 5)], ids=["star", "grid"])
+def test_networks_forms_are_scaled_by_the_largest_eigenvalue(x64, network):
+    """With theta = r = 2 and the plain Laplacian an averaging that is not scaled overshoots: NaN on the star."""
+    task = fm.problems.personalized_quadratic(network, 0.1, seed=2)
+    result = go(task, fm.SlidingNN(0.05, 0.05, theta=2.0, local_steps=150), 400)
+    assert distance(task, result) < 1e-8
+    lr = 0.02
+    made = fm.LocalNN(lr, lr, r=2.0, local_steps=round(1 / (lr * 0.1 * network.lambda_max)))
+    assert np.isfinite(go(task, made, 200).x).all()
+    near = go(task, made.replace(r=20.0), 800)  # the smaller the steps of a round, the nearer
+    assert distance(task, near) < 0.2 * distance(task, fm.Point(*solution(task.clients, network, 0.0)))
 
 
 def test_with_theta_one_the_rows_agree_for_ever(x64):
@@ -229,6 +361,89 @@ def test_with_theta_one_the_rows_agree_for_ever(x64):
     personal = go(task, fm.SlidingNN(0.05, 0.05, theta=1.0, local_steps=5, personal="u"), 6)
     assert np.std(personal.x, axis=0).min() > 1e-3  # the models that the nodes trained are not alike
     np.testing.assert_allclose(personal.x.mean(axis=0), result.x[0], rtol=1e-11)
+
+
+def test_steps_of_the_theory(x64):
+    """(13) and (18) of the proofs, Table 2, and the extragradient method's step, where c lambda_max = 0.5 * 4."""
+    task = fm.problems.personalized_quadratic(Network.ring(8), 0.5)
+    problem = task.problem
+    slide = lambda **given: fm.Sliding.from_theory(problem, **given)
+    assert slide(L=6.0, mu=0.1).gamma == pytest.approx(1 / 8)
+    assert slide(L=6.0, mu=1.0).gamma == pytest.approx(1 / 12)
+    assert slide(L=6.0, mu=0.1).inner_lr == pytest.approx(1 / (2 * (1 + 6 / 8)))
+    assert (slide(L=6.0).gamma, slide(L=6.0).inner_lr) == pytest.approx((1 / 4, 1 / 5))
+    # Table 1's delta, from which T = 2 (1 + gamma L) log(1 / delta)
+    steps = lambda delta, gamma: np.ceil(2 * (1 + 6 * gamma) * np.log(1 / delta))
+    assert slide(L=6.0, mu=0.1).inner_steps == steps(1 / (64 * 80 + 64 * 36 / 0.8), 1 / 8)
+    assert slide(L=6.0).inner_steps == steps(1 / (16 * (1 + 36 / 16)), 1 / 4)
+    assert slide(L=6.0, epsilon=0.1, diameter=2.0).inner_steps == steps((0.1 / 4 / 2.5 / 2) ** 2, 1 / 4)
+    balls = problem.replace(x_set=fm.sets.L2Ball(1.5), y_set=fm.sets.L2Ball(2.0))
+    bounded = fm.Sliding.from_theory(balls, 6.0, epsilon=0.1)
+    assert bounded.inner_steps == steps((0.1 / 4 / 2.5 / 5) ** 2, 1 / 4)
+    assert slide(L=6.0, inner_tol=1e-3).inner_steps == fm.Sliding(0.1, 0.1).inner_steps
+    with pytest.raises(fm.InputError, match="give from_theory a diameter"):
+        slide(L=6.0, epsilon=0.1)
+    local = fm.LocalExtraStep.from_theory(problem, 6.0)
+    assert (local.p, local.gamma) == pytest.approx((2 / 8, 2**0.5 / (2 * 8**1.5)))
+    whole = fm.DecentralizedExtraGradient.from_theory(problem, 6.0)
+    assert (whole.lr_x, whole.lr_y) == pytest.approx((1 / 16, 1 / 16))
+
+
+def test_the_theory_s_inner_steps_reach_its_relative_precision(x64):
+    """Lemma 2, with Table 1's delta: ||U - U-hat||^2 <= delta ||Z - U-hat||^2 after T steps."""
+    task = ill_conditioned(Network.ring(6), 0.0, L=50.0)  # without coupling a round is the subproblem alone
+    method = fm.Sliding.from_theory(task.problem, 50.0, 1.0)
+    done = go(task, method, 1)
+    m, gamma = client_means(task.clients), method.gamma
+    delta = 1 / (64 / gamma + 64 * gamma * 2500)
+    for k in range(6):
+        J = np.block([[m["A"][k], m["B"][k]], [-m["B"][k].T, m["C"][k]]])
+        solved = np.linalg.solve(np.eye(7) + gamma * J, -gamma * np.concatenate([m["a"][k], -m["b"][k]]))
+        error = np.concatenate([done.x[k], done.y[k]]) - solved
+        assert 0 < error @ error <= delta * (solved @ solved)
+    assert done.costs["local_steps"].sum() == 6 * method.inner_steps
+
+
+def test_where_f_is_not_strongly_convex_the_average_s_gap_falls_as_in_theorem_4(x64):
+    """A bilinear game on a ring: gap(average of K rounds) <= q ||Z_0 - Z||^2 / K, where q = c lambda_max."""
+    network, c, rng = Network.ring(4), 0.5, np.random.default_rng(3)
+    zero = {"A": np.zeros((1, 4, 4)), "C": np.zeros((1, 3, 3))}
+    draw = lambda *shape: rng.normal(size=(1, *shape))
+    clients = fm.ClientData.from_list([{**zero, "B": draw(4, 3), "a": draw(4), "b": draw(3)} for _ in range(4)])
+    own = fm.problems.quadratic(1).problem
+    balls = {"x_set": fm.sets.L2Ball(1.0), "y_set": fm.sets.L2Ball(0.5)}
+    problem = fm.PersonalizedProblem(own.loss, own.x0, own.y0, c, network, **balls)
+    task = fm.problems.Task(problem, clients)
+    L = max(np.linalg.norm(B, 2) for B in client_means(clients)["B"])
+    method = fm.Sliding.from_theory(problem, L, epsilon=1e-2, average=True)
+    seen = go(task, method, 80, eval_every=20, metrics=[fm.metrics.PersonalizedGap(), fm.metrics.Residual()])
+    gaps, K = seen.history["gap"], np.asarray(seen.history["round"])
+    assert gaps[0] > 1.0
+    assert np.all(gaps[1:] <= 2.0 * 4 * (1.0 + 0.25) / K[1:])
+    assert gaps[-1] < 0.5 * gaps[1]
+
+    # the gap by steps of our own, long enough
+    m, W = client_means(clients), network.matrix.toarray()
+    rows = lambda matrix, v: np.einsum("nij,nj->ni", matrix, v)
+    F = lambda x, y: np.sum(x * rows(m["B"], y)) + np.sum(m["a"] * x) + np.sum(m["b"] * y) + c / 2 * (
+        np.sum(x * (W @ x)) - np.sum(y * (W @ y))
+    )  # fmt: skip
+    x, y = seen.x, seen.y
+    best_x, best_y = x, y
+    for _ in range(4000):
+        best_x = ball(best_x - 0.2 * (rows(m["B"], y) + m["a"] + c * W @ best_x), 1.0)
+        best_y = ball(best_y + 0.2 * (rows(m["B"].swapaxes(1, 2), x) + m["b"] - c * W @ best_y), 0.5)
+    np.testing.assert_allclose(gaps[-1], F(x, best_y) - F(best_x, y), rtol=1e-6)
+
+
+def test_minibatches_lead_local_extra_steps_to_the_exact_solution(x64):
+    """The same minibatch at Z' and U, and all examples at U: the noise vanishes, without smaller steps."""
+    task = task_on("ring", 0.3, examples=6, noise=0.3)
+    method = fm.LocalExtraStep(0.05, 0.3, batch_size=2)
+    assert distance(task, go(task, method, 3000)) < 1e-10
+    one = go(task, method.replace(coins=((1,), (1,))), 2).costs
+    assert one["grad_evals"].tolist() == [6 * (6 + 4), 6 * 4]  # the anchor's on all examples, then two on two examples
+    assert one["local_steps"].tolist() == [12, 6]
 
 
 def test_with_small_steps_the_networks_forms_aim_at_the_coupled_problem(x64):
@@ -267,7 +482,22 @@ def test_floats_are_counted_along_the_edges(x64):
     assert go(task, fm.LocalNN(0.1, 0.1, local_steps=5), 2).costs["local_steps"].tolist() == [6 * 5] * 2
     coins = go(task, fm.LocalExtraStep(0.01, 0.4, coins=((1, 0), (1, 1))), 4).costs
     assert coins["local_steps"].tolist() == [12, 0, 6, 0]  # the first round takes the anchor's gradients too
+    whole = go(task, fm.DecentralizedExtraGradient(0.01, 0.01), 2).costs
+    assert (whole["local_steps"].tolist(), whole["grad_evals"].tolist()) == ([6] * 2, [12] * 2)  # here too
     assert "gossip_rounds" not in go(task, fm.LocalTraining(0.1, 0.1), 1).costs
+
+
+def test_a_server_s_averaging_needs_no_edges_and_no_32_bits(x64):
+    """50,000 nodes, 2.5e9 messages: nothing of that size is made, and all are counted."""
+    count, at = 50_000, np.random.default_rng(0).normal(size=50_000)
+    loss = lambda x, y, batch: jnp.mean((x - batch["at"]) ** 2 - (y - batch["at"]) ** 2) / 2
+    problem = fm.PersonalizedProblem(loss, jnp.zeros(()), jnp.zeros(()), 1.0, Network.complete(count))
+    result = fm.run(problem, fm.ClientData.equal({"at": at}, count), fm.LocalNN(0.5, 0.5, local_steps=1), rounds=1)
+    x = 0.25 * at  # eta / r
+    np.testing.assert_allclose(result.x, x - (x - x.mean()) / 2, rtol=1e-11)
+    assert result.costs["floats_up"].tolist() == [count * (count - 1) * 2]
+    assert result.costs["gossip_rounds"].tolist() == [1]
+    assert "edges" not in vars(problem.network)
 
 
 def test_a_broken_node_harms_nobody_else(x64):

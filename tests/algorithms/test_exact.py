@@ -1,5 +1,7 @@
 """Convergence to exact solutions: linear systems and the WGAN's known answer, never a recorded number."""
 
+from math import sqrt
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,8 @@ def solve(task, algorithm, rounds):
         fm.FessGDA(0.1, 0.1, local_steps=1, p=0.5, beta=0.5),
         fm.FedNormSGDA(0.1, 0.1, local_steps=1),
         fm.LocalSGDAPlus(0.05, 0.05, local_steps=1, snapshot_every=2),
+        fm.SmoothedAGDA(0.1, 0.1, p=0.5, beta=0.5),
+        fm.FedSGDAM(0.1, 0.1, alpha=0.3, beta=0.1, local_steps=1),
     ],
     ids=lambda m: f"{type(m).__name__}-{getattr(m, 'local_steps', 1)}",
 )
@@ -79,6 +83,17 @@ def test_normalisation_holds_for_other_solvers(x64, solver):
     assert distance(second, task.solution) < 0.6 * distance(first, task.solution)
 
 
+def test_one_point_concave_maxima_are_found_and_unequal_work_does_not_move_them(x64):
+    """NC-1PC (fed-norm-sgda, Theorem 2 and Remark 5): from where Phi is concave and F not, to grad Phi = 0."""
+    task = fm.problems.one_point_concave(4, weights=[1, 2, 3, 4], seed=2)
+    assert distance(solve(task, fm.FessGDA(0.03, 0.2, local_steps=1, p=0.5, beta=0.5), 1500), task.solution) < 1e-9
+    work = {"local_steps": fm.ClientSteps((1, 4, 2, 3)), "snapshot_every": 2}
+    normalised = solve(task, fm.FedNormSGDAPlus(0.005, 0.05, **work), 3000)
+    naive = solve(task, fm.LocalSGDAPlus(0.005, 0.05, **work), 3000)
+    assert distance(normalised, task.solution) < 0.02
+    assert distance(naive, task.solution) > 20 * distance(normalised, task.solution)
+
+
 def test_constrained_saddle_satisfies_the_variational_inequality(task):
     """With y in a small ball the limit must be stationary: x-gradient zero, y fixed by its projected step."""
     problem = task.problem.replace(y_set=fm.sets.L2Ball(0.2))
@@ -118,17 +133,75 @@ def test_theory_steps_converge(x64):
         assert distance(solve(task, method, rounds), task.solution) < factor * start, method
 
 
-def test_theory_steps_are_the_papers():
-    method = fm.FessGDA.from_theory(L=2.0, mu=0.5, local_steps=4)
-    eta_x, eta_y = method.lr_x * method.server_lr_x, method.lr_y * method.server_lr_y
-    np.testing.assert_allclose([eta_x, eta_y / eta_x, method.p], [1 / (1000 * 4 * 2), 1 / 256, 4.0])
-    np.testing.assert_allclose(method.beta, eta_y * 4 * 0.5 / 80000)
-    assert method.lr_x <= 1 / (2 * 2 * np.sqrt(2 * 7 * 3))
-    concave = fm.FessGDA.from_theory(L=2.0, epsilon=0.1, diameter=3.0, local_steps=4)
-    np.testing.assert_allclose(concave.beta, eta_y * 4 * 0.01 / (80000 * 3))
-    both = fm.FessGDA.from_theory(L=2.0, mu=0.5, mu_x=1.0, local_steps=4)
-    np.testing.assert_allclose(both.lr_y * both.server_lr_y, 1 / (4 * 2 * 4))
-    np.testing.assert_allclose(both.lr_x * both.server_lr_x, 1 / (4 * 2 * 4) * 0.25 / (64 * 4))
-    assert both.p == 0
+def fess_by_hand(l, K, beta_of, sigma=0.0, m=1, T=1, delta=1.0, partial=False):
+    """Appendices D, F and H written out: (eta_x, eta_y, p, beta, eta_{x,l}, eta_{y,l}), without the terms in O(.)."""
+    eta_x = 1 / (1000 * K * l)
+    if sigma:
+        bound = sqrt(m * delta) / (sigma * sqrt(T * l) * K) if partial else sqrt(m * delta) / (sigma * sqrt(K * T * l))
+        eta_x = min(eta_x, bound)
+    eta_y, p = eta_x / 256, 2 * l
+    beta = beta_of(eta_y, p)
+    drift = 1 / (2 * l * sqrt(2 * (2 * K - 1) * (K - 1)))
+    lr_x = min(drift, sqrt(beta / (6144 * eta_x * p * l**2 * K**3)))
+    return eta_x, eta_y, p, beta, lr_x, min(drift, sqrt(eta_y / (3072 * eta_x * l**2 * K**2)))
+
+
+def steps_of(method):
+    return (
+        method.lr_x * method.server_lr_x, method.lr_y * method.server_lr_y, method.p, method.beta, method.lr_x, method.lr_y
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "beta_of"),
+    [
+        ({"mu": 0.5}, lambda eta_y, p: eta_y * 4 * 0.5 / 80000),  # Theorem 3.1
+        ({"epsilon": 0.1, "diameter": 3.0}, lambda eta_y, p: eta_y * 4 * 0.1**2 / (80000 * 3.0)),  # Theorem 3.2
+        ({"maximum": True}, lambda eta_y, p: eta_y * 4 * 2.0 / 80000),  # Theorem 3.4, where H.1's constants do not bind
+        ({"maximum": True, "gamma": 1e9}, lambda eta_y, p: 1 / (6144 * p * eta_y * 4 * 1e9**2)),
+    ],
+    ids=["3.1", "3.2", "3.4", "3.4-gamma"],
+)
+def test_theory_steps_are_the_papers(given, beta_of):
+    """Every constant of Theorems 3.1, 3.2 and 3.4: changed, it changes a number that is compared here."""
+    l, K = 2.0, 4
+    quiet = fm.FessGDA.from_theory(l, **given, local_steps=K)
+    np.testing.assert_allclose(steps_of(quiet), fess_by_hand(l, K, beta_of), rtol=1e-12)
+    noise = {"sigma": 5000.0, "rounds": 700, "gap": 3.0, "cohort_size": 5}
+    for clients in (None, 5, 6):
+        loud = fm.FessGDA.from_theory(l, **given, local_steps=K, clients=clients, **noise)
+        expected = fess_by_hand(l, K, beta_of, sigma=5000.0, m=5, T=700, delta=3.0, partial=clients == 6)
+        assert expected[0] < 0.9 / (1000 * K * l), "the noise must bind"
+        np.testing.assert_allclose(steps_of(loud), expected, rtol=1e-12)
+    few = {**noise, "sigma": 1e-9}
+    np.testing.assert_allclose(steps_of(fm.FessGDA.from_theory(l, **given, local_steps=K, **few)), steps_of(quiet), rtol=1e-12)
+    assert (quiet.local_steps, loud.local_steps, loud.cohort_size) == (4, 4, 5)
+
+
+def test_the_drift_bound_holds_where_it_is_the_smaller_one():
+    """With constants that a function can have it never is: the other bound on eta_{x,l} is 0.285 sqrt(beta) / lK."""
+    l, K = 2.0, 100
+    method = fm.FessGDA.from_theory(l, 4e10, local_steps=K)
+    np.testing.assert_allclose(method.lr_x, 1 / (2 * l * sqrt(2 * 199 * 99)), rtol=1e-12)
+    one = fm.FessGDA.from_theory(l, 0.5, local_steps=1)  # K = 1: no drift, and no division by zero
+    np.testing.assert_allclose(one.lr_x, sqrt(one.beta / (6144 * 1 / 2000 * 4 * 4)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("mu_x", "mu"), [(1.0, 0.5), (0.25, 0.5)])
+def test_theory_steps_of_theorem_3_5_are_the_papers(mu_x, mu):
+    l, K = 2.0, 4
+    fast, drift = 1 / (4 * l * K), 1 / (2 * l * sqrt(2 * (2 * K - 1) * (K - 1)))
+    slow = fast * min(mu, mu_x) ** 2 / (64 * l**2)
+    local_slow, local_fast = min(drift, sqrt(slow / (1536 * fast * l**2 * K**2))), min(drift, sqrt(1 / (1536 * l**2 * K**2)))
+    x, y = ((slow, local_slow), (fast, local_fast)) if mu_x >= mu else ((fast, local_fast), (slow, local_slow))
+    method = fm.FessGDA.from_theory(l, mu, mu_x=mu_x, local_steps=K)
+    np.testing.assert_allclose(steps_of(method), (x[0], y[0], 0.0, 0.0, x[1], y[1]), rtol=1e-12)
+
+
+def test_theory_asks_for_what_it_needs():
     with pytest.raises(fm.InputError, match="needs mu, or epsilon"):
         fm.FessGDA.from_theory(L=2.0)
+    with pytest.raises(fm.InputError, match="leave out mu"):
+        fm.FessGDA.from_theory(L=2.0, mu=0.5, maximum=True)
+    with pytest.raises(fm.InputError, match="gamma with maximum"):
+        fm.FessGDA.from_theory(L=2.0, mu=0.5, gamma=1.0)

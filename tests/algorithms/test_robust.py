@@ -56,10 +56,18 @@ def chi_prox(w, s, sigma, rho):
     return onto_simplex((w + sigma * s + sigma * rho) / (1 + sigma * rho * len(w)))
 
 
-def local(q, i, x, lr, steps, correction=0.0, pull=0.0):
+RADIUS = 0.3
+BALL = fm.sets.L2Ball(RADIUS)
+
+
+def onto_ball(x):
+    return x * min(1.0, RADIUS / max(np.linalg.norm(x), 1e-300))
+
+
+def local(q, i, x, lr, steps, correction=0.0, pull=0.0, project=lambda u: u):
     path = [x]
     for _ in range(steps):
-        path.append(path[-1] - lr * (q.grad(i, path[-1]) + correction + pull * (path[-1] - x)))
+        path.append(project(path[-1] - lr * (q.grad(i, path[-1]) + correction + pull * (path[-1] - x))))
     return path
 
 
@@ -76,15 +84,25 @@ def same(a, b, tol=1e-11):
 
 def test_fed_avg_and_fed_prox_are_their_boxes(task):
     p = np.array([1.0, 2, 3, 4, 5])
-    weighted = dataclasses.replace(task, problem=task.problem.replace(weights=p))
     q = Quadratics(task)
-    for method, pull in ((fm.FedAvg(0.05, 1.3, K, None, 3), 0.0), (fm.FedProx(0.05, 1.3, K, None, 3, mu=0.7), 0.7)):
+    free = lambda x: x
+    for method, pull, x_set, project in (
+        (fm.FedAvg(0.05, 1.3, K, None, 3), 0.0, BALL, onto_ball),
+        (fm.FedProx(0.05, 1.3, K, None, 3, mu=0.7), 0.7, None, free),
+    ):
+        weighted = dataclasses.replace(task, problem=task.problem.replace(weights=p, x_set=x_set))
         result = go(weighted, method, record=True)
-        x = np.zeros(DIM)
+        x, inside, outside = np.zeros(DIM), 0, 0
         for cohort in result.trace.cohorts[0]:
-            ends = [local(q, i, x, 0.05, K, pull=pull)[-1] for i in cohort]
+            ends = [local(q, i, x, 0.05, K, pull=pull, project=project)[-1] for i in cohort]
+            inside += sum(np.linalg.norm(e) < RADIUS * (1 - 1e-9) for e in ends)
             x = x + 1.3 * np.average([e - x for e in ends], axis=0, weights=p[cohort])
+            outside += np.linalg.norm(x) > RADIUS
+            x = project(x)
         same(result.x, x)
+        if x_set is not None:  # it binds in local steps and on the server
+            assert inside < 15
+            assert outside > 0
 
 
 def test_scaffold_is_its_box(task):
@@ -141,22 +159,30 @@ def test_drfa_is_its_box_from_the_recorded_cohorts_and_snapshots(task):
 
 @pytest.mark.parametrize("mu", [0.0, 0.4])
 def test_scaff_pd_is_its_box(task, mu):
-    tau0, sigma0, theta, lr, rho = 0.1, 0.3, 0.9, 0.04, 0.2
+    tau0, sigma0, theta, lr, rho = 0.1, 0.3, 0.9, 0.02, 0.2
+    constrained = mu > 0  # the set binds in local steps and on the server, where tau > lr K steps out of it
+    project = onto_ball if constrained else lambda x: x
+    task = dataclasses.replace(task, problem=task.problem.replace(x_set=BALL if constrained else None))
     result = go(task, fm.ScaffPD(tau0, sigma0, theta, mu, lr, local_steps=K), rounds=7)
     q, x, w = Quadratics(task), np.zeros(DIM), np.full(N, 1 / N)
     gamma, tau, sigma, extrapolation, before = sigma0 / tau0, tau0, sigma0, theta, q.losses(np.zeros(DIM))
+    touched = left = False
     for _ in range(7):
         now = q.losses(x)
         w = chi_prox(w, now + extrapolation * (now - before), sigma, rho)
         own = np.array([q.grad(i, x) for i in range(N)])
         c = w @ own
-        moves = [(x - local(q, i, x, lr, K, correction=c - own[i])[-1]) / (lr * K) for i in range(N)]
-        x = x - tau * (w @ np.array(moves))
+        ends = [local(q, i, x, lr, K, correction=c - own[i], project=project)[-1] for i in range(N)]
+        touched |= any(np.linalg.norm(end) > RADIUS * (1 - 1e-9) for end in ends)
+        x = x - tau * (w @ np.array([(x - end) / (lr * K) for end in ends]))
+        left |= np.linalg.norm(x) > RADIUS * (1 + 1e-9)
+        x = project(x)
         # Condition 5.1: gamma_{r+1} = gamma_r (1 + mu tau_r), tau_{r+1} = tau_r sqrt(gamma_r / gamma_{r+1}), sigma = gamma tau
         following = gamma * (1 + mu * tau)
         tau, old = tau * np.sqrt(gamma / following), sigma
         gamma, sigma, before = following, following * tau, now
         extrapolation = theta * old / sigma
+    assert (touched and left) or not constrained
     same(result.x, x)
     same(result.w, w)
     up, down = (result.costs[f"floats_{way}_{player}"] for way, player in (("up", "x"), ("down", "x")))

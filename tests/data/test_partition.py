@@ -118,15 +118,22 @@ def test_dirichlet_takes_from_the_largest_clients_only():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
-def test_major_class_share(share):
-    table = counts(LABELS, partition.major_class(LABELS, 20, share, seed=3), 20)
-    own = table[np.arange(20), np.arange(20) % 10]
-    # 50 examples each; beyond the share, the IID rest brings some of the major class too.
-    assert own.min() >= round(50 * share)
-    expected = 50 * share + 50 * (1 - share) / 10
-    assert abs(own.mean() - expected) < 2.0
-    if share == 1.0:
-        assert np.all(own == 50)
+def test_major_class_has_exactly_its_share_and_the_rest_is_even(share):
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 2000))
+    table = counts(labels, partition.major_class(labels, 20, share, seed=3), 20)
+    others = np.ones((20, 10), bool)
+    others[np.arange(20), np.arange(20) % 10] = False
+    assert np.all(table[~others] == 1000 * share)
+    expected = 1000 * (1 - share) / 9  # of each other class; no standard deviation is above the square root of this
+    assert np.abs(table[others] - expected).max() <= 5 * np.sqrt(expected)
+
+
+def test_major_class_takes_what_the_others_have_no_room_for():
+    # 34, 33 and 33 places, 8 of each for the major class: clients 1 and 2 have room for 50 of the other 62 of class 0
+    labels = np.repeat([0, 1, 2], [70, 20, 10])
+    table = counts(labels, partition.major_class(labels, 3, 0.25, seed=0), 3)
+    assert table.tolist() == [[20, 12, 2], [25, 8, 0], [25, 0, 8]]
+    assert np.all(partition.major_class(labels, 1) == 0)
 
 
 def test_major_class_shares_out_a_class_that_is_too_small():

@@ -59,7 +59,7 @@ def test_runs_continue_and_survive_saving(task, tmp_path):
         close(whole.state, rest.state)
     in_place = go(task, rounds=3, start=half, client_store=tmp_path / "states")
     close(whole.state, in_place.state)
-    with pytest.raises(fm.InputError, match="those after 6 rounds, but the result to continue has 3"):
+    with pytest.raises(fm.InputError, match="those after 6 rounds, but the run goes on from round 3"):
         go(task, rounds=3, start=half, client_store=tmp_path / "states")
     for options in ({}, {"start": loaded}):
         with pytest.raises(fm.InputError, match="holds the clients' states of another run: name an empty folder"):

@@ -87,6 +87,21 @@ def test_the_worst_perturbation_under_a_penalty(clients, metric, rtol):
         check(measure(metric, linear(penalty), clients, y), exact.at(exact.s), rtol)
 
 
+@pytest.mark.parametrize(("y", "radius"), [(np.array([1.0, -2.0, 2.0]), None), (np.array([1.0, -3.0, 0.5]), None), (None, 0.3)])
+def test_a_few_plain_steps_of_ascent(clients, y, radius):
+    """Twenty steps of size one from y, from zero where ||y||^2 > 10, by hand: here 9 and 10.25."""
+    penalty, fields = 2.5, clients.fields
+    at = np.zeros(3) if y is None or y @ y > 10 else y
+    for _ in range(20):
+        r = (fields["inputs"] + at) @ X - fields["labels"]
+        at = at + 2 * (share() @ r) * X - penalty * at
+        at = at if radius is None else at * min(1, radius / np.linalg.norm(at))
+    r = (fields["inputs"] + at) @ X - fields["labels"]
+    right = ((fields["inputs"] + at) @ X > 0.5) == fields["labels"]
+    expected = {"loss": share() @ r**2 - penalty / 2 * at @ at, "accuracy": right.mean(), "norm": np.linalg.norm(at)}
+    check(measure(metrics.PlainAscent(), linear(penalty, radius), clients, y), expected, 1e-9)
+
+
 @pytest.mark.parametrize("metric", [metrics.RobustLoss, metrics.PGD])
 def test_held_out_data(clients, metric):
     """Others' clients count by the problem's weights, arrays evenly, and neither by the training data."""
@@ -181,6 +196,7 @@ def test_what_is_not_perturbed_says_so(clients):
         (lambda: metrics.PGD(radius=0.0), "radius of PGD must be above zero"),
         (lambda: metrics.PGD(restarts=-1), "restarts of PGD must not be negative"),
         (lambda: metrics.RobustLoss(examples=0), "examples of RobustLoss is 0"),
+        (lambda: metrics.PlainAscent(step_size=0.0), "step_size of PlainAscent must be above zero"),
     ):
         with pytest.raises(fm.InputError, match=message):
             build()

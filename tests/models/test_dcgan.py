@@ -1,4 +1,4 @@
-"""DCGAN's generator and discriminator against their formulas, and batch normalisation."""
+"""The networks of GANs against their formulas, and batch normalisation."""
 
 from functools import partial
 
@@ -17,6 +17,7 @@ from references import (
     dense,
     initial,
     native_conv,
+    native_pool,
     normal,
     random_params,
 )
@@ -74,6 +75,26 @@ def test_discriminator_is_the_papers(x64):
     assert_same_outputs(models.DCGANDiscriminator(size=28, features=4), discriminator_in_the_papers_order, normal(3, 28, 28, 3))
 
 
+def test_the_pooled_pair_is_the_authors(x64):
+    def generator(params, noise):
+        layers = [params[name] for name in ("Dense_0", "Dense_1", "ConvTranspose_0", "ConvTranspose_1")]
+        norms = [params[f"BatchNorm_{k}"] for k in range(3)]
+        up = lambda x, layer: lax.conv_transpose(x, layer["kernel"], (2, 2), "SAME", dimension_numbers=NHWC) + layer["bias"]
+        x = batch_norm(jax.nn.relu(dense(noise, layers[0])), norms[0])
+        x = batch_norm(jax.nn.relu(dense(x, layers[1])), norms[1]).reshape(len(noise), 4, 4, -1)
+        return jnp.tanh(up(batch_norm(jax.nn.relu(up(x, layers[2])), norms[2]), layers[3]))
+
+    def discriminator(params, images):
+        leaky = lambda x: jnp.where(x > 0, x, 0.01 * x)
+        x = native_pool(leaky(native_conv(images, params["ConvPool_0"], "VALID")))
+        x = native_pool(leaky(native_conv(x, params["ConvPool_1"], "VALID")))
+        return dense(leaky(dense(x.reshape(len(x), -1), params["Dense_0"])), params["Dense_1"])[:, 0]
+
+    made = models.PooledGenerator(size=16, channels=2, features=3, hidden=4, latent=5)
+    assert_same_outputs(made, generator, normal(3, 5))
+    assert_same_outputs(models.PooledDiscriminator(features=3, hidden=4), discriminator, normal(3, 18, 18, 2))
+
+
 def test_the_pair_trains_for_clients_in_a_scan(x64):
     assert_same_training(Pair(), pair_in_the_papers_order, normal(2, 2, 3, 3))
 
@@ -100,6 +121,15 @@ def test_generator_takes_noise_to_images_between_minus_one_and_one():
         # a kernel and a bias, a kernel and a batch normalisation, dense with bias
         (models.DCGANDiscriminator(), (28, 28, 1), 16 * 64 + 64 + 16 * 64 * 128 + 2 * 128 + 7 * 7 * 128 + 1, ()),
         (models.DCGANDiscriminator(32, features=8), (32, 32, 3), 16 * 3 * 8 + 8 + 16 * 8 * 16 + 2 * 16 + 8 * 8 * 16 + 1, ()),
+        # dense layers of 1024 and 6272 units and a transposed convolution, each with a normalisation, and the last one
+        (
+            models.PooledGenerator(),
+            (100,),
+            101 * 1024 + 2 * 1024 + 1025 * 6272 + 2 * 6272 + 16 * 128 * 64 + 64 + 2 * 64 + 16 * 64 + 1,
+            (28, 28, 1),
+        ),
+        # 28 -> 24 -> 12 -> 8 -> 4 pixels a side: 4 x 4 x 64 = 1024 numbers into the dense layer
+        (models.PooledDiscriminator(), (28, 28, 1), 25 * 32 + 32 + 25 * 32 * 64 + 64 + 1025 * 1024 + 1024 + 1, ()),
     ],
 )
 def test_number_of_parameters_and_shape(model, shape, size, out):
@@ -170,6 +200,9 @@ def test_batch_norm_gradient_takes_mean_and_variance_along(x64):
         (models.DCGANDiscriminator(), (2, 32, 32, 1), "(batch, 28, 28, channels), not (2, 32, 32, 1)"),
         (models.DCGANDiscriminator(), (2, 784), "not (2, 784)"),
         (models.DCGANDiscriminator(size=0), (2, 28, 28, 1), "size 0"),
+        (models.PooledGenerator(), (2, 64), "PooledGenerator takes noise of shape (batch, 100), not (2, 64)"),
+        (models.PooledGenerator(size=30), (2, 100), "PooledGenerator has size 30"),
+        (models.PooledDiscriminator(), (2, 15, 28, 1), "at least 16 x 16 pixels, not (2, 15, 28, 1)"),
     ],
 )
 def test_wrong_inputs_are_named(model, shape, message):

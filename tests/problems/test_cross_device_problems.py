@@ -235,6 +235,34 @@ def test_the_loss_is_that_of_the_paper():
     assert len(np.unique(noise)) == noise.size  # every example has noise of its own
 
 
+def test_a_generator_that_does_not_saturate_descends_on_minus_log_d(x64):
+    """With the logit v'(W'n + b) + c of a generated example, -log D has the slope -(1 - D) n v' in W; y sees no difference."""
+    problem, data = small_gan(saturating=False)
+    batch = jax.tree.map(lambda a: jnp.asarray(a[:6]), data.seeded().fields)
+    made, judged = problem.x0["Dense_0"], problem.y0["Dense_0"]
+    noise = np.asarray(jax.vmap(lambda w: jax.random.uniform(
+        jax.random.wrap_key_data(jnp.stack([w, jnp.uint32(0)])), (3,), minval=-1.0, maxval=1.0))(batch["_seed"]))  # fmt: skip
+    logit = (noise @ made["kernel"] + made["bias"]) @ judged["kernel"] + judged["bias"]
+    slope = -(1 - 1 / (1 + np.exp(-np.asarray(logit)))) * np.asarray(judged["kernel"])[:, 0] / 6  # of each fake example
+    g = problem.grad(problem.x0, problem.y0, batch)
+    np.testing.assert_allclose(g.x["Dense_0"]["kernel"], noise.T @ slope, rtol=1e-5)
+    np.testing.assert_allclose(g.x["Dense_0"]["bias"], slope.sum(0), rtol=1e-5)
+    saturating = fm.problems.gan(Affine(), Judge(), data, latent=3, coupled=False).grad(problem.x0, problem.y0, batch)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), g.y, saturating.y)
+
+
+def test_the_pooled_pair_is_a_gan():
+    data = fm.ClientData.equal({"inputs": RNG.uniform(-1, 1, (8, 16, 16, 1)).astype(np.float32)}, 2)
+    pair = fm.models.PooledGenerator(16, features=1, hidden=3, latent=5), fm.models.PooledDiscriminator(1, hidden=3)
+    problem = fm.problems.gan(*pair, data, latent=5, saturating=False)
+    g = jax.jit(problem.grad, compiler_options={"xla_backend_optimization_level": 0})(
+        problem.x0, problem.y0, data.seeded().fields
+    )
+    kernels = [layer["kernel"] for player in g for layer in player.values() if "kernel" in layer]
+    assert len(kernels) == 8
+    assert all(np.abs(k).max() > 0 for k in kernels)
+
+
 def test_every_batch_has_fresh_noise_and_the_same_batch_the_same():
     _, data = small_gan()
     client = client_of(data.seeded())

@@ -74,6 +74,40 @@ def test_regularized_subtracts_the_term_of_theorem_3_3(x64):
         fm.problems.regularized(fm.problems.quadratic(2).problem, epsilon=0.1)
 
 
+def test_regularized_has_no_best_response_of_the_problem_before(x64):
+    """The best weights of the regularised problem are not a vertex: kept from f, the old ones would be far too good."""
+    problem, clients = fair()
+    regular = fm.problems.regularized(problem, epsilon=20.0)
+    y = np.asarray(metrics.maximize_y(regular, clients, problem.x0, problem.y0, tol=1e-10))
+    center, rate = np.full(3, 1 / 3), 20.0 / (4 * np.sqrt(2))
+    # argmax <F, y> - rate ||y - y_0||^2 is the projection of y_0 + F / (2 rate), by bisection for its threshold
+    point, low, high = center + class_losses(problem, clients, problem.x0) / (2 * rate), -10.0, 10.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(point - middle, 0).sum() > 1 else (low, middle)
+    assert np.count_nonzero(np.maximum(point - low, 0)) > 1, "the solution must not be a vertex"
+    np.testing.assert_allclose(y, np.maximum(point - low, 0), atol=1e-6)
+
+
+def test_a_maximum_of_losses_is_solved_as_theorems_3_3_and_3_4_say(x64):
+    """FESS-GDA on f reaches the exact saddle; on f - eps / 4D ||y - y_0||^2 it stops at a point that is 2 eps-stationary for f
+    (the constant of the proof) and not stationary."""
+    task = fm.problems.maximum_of_quadratics(4, dim_x=3, active=3, inactive=1, heterogeneity=0.3, seed=2)
+    method, epsilon, l = fm.FessGDA(0.05, 0.05, p=2.0, beta=0.2, local_steps=1), 0.05, 1.1 * task.info["weak_convexity"]
+    solve = lambda problem: fm.run(problem, task.clients, method, rounds=3000, eval_every=3000).state
+    exact = solve(task.problem)
+    np.testing.assert_allclose(exact.x, task.solution.x, atol=1e-10)
+    np.testing.assert_allclose(exact.y, task.solution.y, atol=1e-10)
+    envelope = jax.jit(lambda z: metrics.MoreauGradient(l)(task.problem, task.clients, z))
+    assert envelope(task.problem.start)["grad"] > 1
+    assert envelope(Point(exact.x, exact.y))["grad"] < 1e-7
+    regular = fm.problems.regularized(task.problem, epsilon=epsilon)
+    near = solve(regular)
+    far = lambda problem: float(np.hypot(*metrics.Stationarity(l)(problem, task.clients, near).values()))
+    assert far(regular) < 1e-8, "the regularised problem must be solved"
+    assert 1e-4 < far(task.problem) < 2 * epsilon
+
+
 def test_translation_turns_a_stationary_point_of_f_into_one_of_phi(x64):
     """Proposition 3.1: at the solution of the translated problem ||grad Phi|| = 2l ||x - x~||, the envelope's gradient."""
     task = fm.problems.quadratic(3, seed=8)
@@ -84,9 +118,34 @@ def test_translation_turns_a_stationary_point_of_f_into_one_of_phi(x64):
     np.testing.assert_allclose(moved.start.x, near.x)
     result = fm.run(moved, task.clients, fm.ParallelSGDA(0.05, 0.05), rounds=3000)
     grad_phi = metrics.Phi()(task.problem, task.clients, result)["grad"]
-    envelope = metrics.MoreauGradient(l, tol=1e-10)(task.problem, task.clients, near)
+    envelope = metrics.MoreauGradient(l, tol=1e-12)(task.problem, task.clients, near)["grad"]
     np.testing.assert_allclose(grad_phi, envelope, rtol=1e-5)
     np.testing.assert_allclose(grad_phi, 2 * l * np.linalg.norm(result.x - near.x), rtol=1e-6)
+
+
+def test_one_point_concave_is_what_its_name_says(x64):
+    """Assumption 9 of fed-norm-sgda, for every client at one and the same y*(x); neither convex in x nor concave in y."""
+    p = np.array([1.0, 2, 3]) / 6
+    task = fm.problems.one_point_concave(3, examples=4, noise=0.5, weights=p, seed=1)
+    problem, rng = task.problem, np.random.default_rng(0)
+    B = task.clients[0]["B"][0]
+    curved = {"x": False, "y": False}
+    for scale in (0.1, 1.0, 3.0, 10.0):
+        x, y = scale * rng.normal(size=4), scale * rng.normal(size=3)
+        best = B @ x
+        ends = best + np.array([[3.0], [9.0]])
+        for client in task.clients:
+            value = lambda x, y, client=client: float(problem.loss(x, y, client))
+            slope = np.asarray(problem.grad_y(jnp.asarray(x), jnp.asarray(y), client))
+            assert slope @ (y - best) <= value(x, y) - value(x, best) + 1e-12
+            assert value(x, y) < value(x, best)
+            curved["y"] |= value(x, ends.mean(axis=0)) < (value(x, ends[0]) + value(x, ends[1])) / 2 - 1e-6
+            curved["x"] |= value(x, B @ x) > (value(x + 1, B @ (x + 1)) + value(x - 1, B @ (x - 1))) / 2 + 1e-6
+        phi = metrics.Phi()(problem, task.clients, Point(jnp.asarray(x), jnp.asarray(y)))
+        gradient = 2 * x / (1 + x**2) ** 2
+        np.testing.assert_allclose(phi["value"], np.sum(x**2 / (1 + x**2)), rtol=1e-12)
+        np.testing.assert_allclose(phi["grad"], np.linalg.norm(gradient), rtol=1e-10)
+    assert curved == {"x": True, "y": True}
 
 
 def test_weights_are_normalised_and_by_size_when_asked(x64):
@@ -95,6 +154,71 @@ def test_weights_are_normalised_and_by_size_when_asked(x64):
     np.testing.assert_allclose(problem(None).client_weights(clients), [1 / 3] * 3)
     np.testing.assert_allclose(problem("size").client_weights(clients), np.array([10, 30, 50]) / 90)
     np.testing.assert_allclose(problem([1, 1, 2]).client_weights(clients), [0.25, 0.25, 0.5])
+
+
+def test_class_shares_count_by_p(x64):
+    """With weights that are not the sizes, F_c is the p-weighted mean over the examples of class c."""
+    p = np.array([0.6, 0.3, 0.1])
+    problem, clients = fair(weights=p)
+    x, y = jax.tree.map(lambda a: a + 0.3, problem.x0), jnp.asarray([0.2, 0.5, 0.3])
+    logits = np.asarray(problem.predict(x, clients.fields["inputs"]))
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(90), labels := np.asarray(clients.fields["labels"])]
+    share = np.repeat(p / [10, 30, 50], [10, 30, 50])
+    by_class = [share[labels == c] @ losses[labels == c] / share[labels == c].sum() for c in range(3)]
+    np.testing.assert_allclose(metrics.objective(problem, clients, Point(x, y)), np.asarray(y) @ by_class, rtol=1e-6)
+    best = np.asarray(metrics.maximize_y(problem, clients, x, y))
+    np.testing.assert_array_equal(best, np.eye(3)[int(np.argmax(by_class))])
+
+
+def test_wgan_error_is_that_of_figure_1():
+    from fedminimax.problems.gan import wgan_error
+
+    at = lambda mean, deviation: float(wgan_error(None, None, Point(jnp.asarray([mean, deviation]), jnp.zeros(2))))
+    np.testing.assert_allclose([at(0.3, 0.1), at(0.0, 0.5), at(0.3, -0.5)], [0.09, 0.16, 0.25], rtol=1e-6)
+    np.testing.assert_allclose(at(0.0, -0.1), 0.0, atol=1e-12)  # the second solution
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_maximum_of_nonconvex_quadratics_has_the_solution_it_says(x64, seed):
+    p = [1.0, 2.0, 3.0]
+    task = fm.problems.maximum_of_quadratics(3, dim_x=3, active=3, inactive=2, weights=p, seed=seed)
+    problem, clients, best = task.problem, task.clients, task.solution
+    weights = np.array(p) / 6
+    H, c, s = (np.tensordot(weights, np.asarray(clients.fields[k]), 1) for k in ("H", "c", "s"))
+    f = lambda x: np.einsum("jab,a,b->j", H, x, x) / 2 + c @ x + s
+    lowest = np.linalg.eigvalsh(H)[:, 0]
+    assert (lowest[:3] <= -0.5 + 1e-9).all(), "every active loss must be nonconvex"
+    np.testing.assert_allclose(task.info["weak_convexity"], -lowest.min(), rtol=1e-9)
+    np.testing.assert_allclose(f(best.x), [0, 0, 0, -1, -1], atol=1e-12)
+    assert best.y[:3].min() > 0
+    np.testing.assert_allclose([best.y.sum(), *best.y[3:]], [1, 0, 0])
+    g = metrics.gradient(problem, clients, jax.tree.map(jnp.asarray, best))
+    np.testing.assert_allclose(g.x, 0, atol=1e-12)
+    for x in best.x + np.random.default_rng(0).normal(size=(200, 3)):
+        assert f(x).max() >= np.sum((x - best.x) ** 2) / 2 - 1e-9, "the minimum must be global"
+    x = jnp.asarray(best.x + 0.7)
+    y = metrics.maximize_y(problem, clients, x, problem.y0)
+    np.testing.assert_allclose(metrics.objective(problem, clients, Point(x, y)), f(np.asarray(x)).max(), rtol=1e-12)
+
+
+def test_the_two_sided_pl_example_is_what_the_paper_says(x64):
+    task = fm.problems.two_sided_pl(3, weights=[1, 2, 3])
+    problem, clients = task.problem, task.clients
+    h = lambda x, y: x**2 + 3 * np.sin(x) ** 2 * np.sin(y) ** 2 - 4 * y**2 - 10 * np.sin(y) ** 2
+    grid = jnp.linspace(-6.0, 6.0, 61)
+    xs, ys = (a.ravel() for a in jnp.meshgrid(grid, grid))
+    at = lambda x, y: Point(x[None], y[None])
+    values = jax.jit(jax.vmap(lambda x, y: metrics.objective(problem, clients, at(x, y))))(xs, ys)
+    np.testing.assert_allclose(values, h(xs, ys), atol=1e-10)
+    slopes = jax.jit(jax.vmap(lambda x, y: metrics.gradient(problem, clients, at(x, y))))(xs, ys)
+    # Assumption 3.7 with the constants told: the minimum over x is at 0, and so is the maximum over y.
+    assert (np.asarray(slopes.x[:, 0] ** 2) >= 2 * task.info["mu_x"] * (values - h(0.0, ys)) - 1e-9).all()
+    assert (np.asarray(slopes.y[:, 0] ** 2) >= 2 * task.info["mu"] * (h(xs, 0.0) - values) - 1e-9).all()
+    turn = lambda v: np.diff(np.asarray(v).reshape(61, 61), 2, axis=1)  # along x
+    assert turn(values).min() < 0, "convex in x"
+    assert turn(np.asarray(values).reshape(61, 61).T.ravel()).max() > 0, "concave in y"
+    result = fm.run(problem, clients, fm.FessGDA(0.05, 0.05, p=0.0, local_steps=1), rounds=400)
+    np.testing.assert_allclose([*result.x, *result.y], 0, atol=1e-10)
 
 
 LOSS = lambda x, y, batch: jnp.mean(batch @ x) + jnp.sum(y)

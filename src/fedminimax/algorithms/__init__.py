@@ -11,6 +11,7 @@ from fedminimax.algorithms.drfa import DRFA
 from fedminimax.algorithms.extra_step import ExtraStepLocalSGD
 from fedminimax.algorithms.fed_avg import FedAvg, FedProx
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDA, FedNormSGDAPlus
+from fedminimax.algorithms.fed_sgda import FedSGDAM, FedSGDAPlus
 from fedminimax.algorithms.fess_gda import FessGDA, SmoothedGDA
 from fedminimax.algorithms.fsgda import FSGDA, SAGDA
 from fedminimax.algorithms.local_extra_step import LocalExtraStep, LocalNN
@@ -20,7 +21,8 @@ from fedminimax.algorithms.q_fed_avg import QFedAvg
 from fedminimax.algorithms.scaff_pd import ScaffPD
 from fedminimax.algorithms.scaffold import Scaffold
 from fedminimax.algorithms.sliding import Sliding, SlidingNN
-from fedminimax.algorithms.solvers import Momentum, Plain, Proximal, Weighted
+from fedminimax.algorithms.smoothed_agda import SmoothedAGDA
+from fedminimax.algorithms.solvers import Momentum, PerClient, Plain, Proximal, Solver, Weighted, local_solver
 
 __all__ = [
     "AFL",
@@ -43,6 +45,8 @@ __all__ = [
     "FedNormSGDA",
     "FedNormSGDAPlus",
     "FedProx",
+    "FedSGDAM",
+    "FedSGDAPlus",
     "FessGDA",
     "LocalExtraStep",
     "LocalNN",
@@ -51,6 +55,7 @@ __all__ = [
     "LocalTraining",
     "Momentum",
     "ParallelSGDA",
+    "PerClient",
     "Plain",
     "Proximal",
     "QFedAvg",
@@ -58,9 +63,12 @@ __all__ = [
     "Scaffold",
     "Sliding",
     "SlidingNN",
+    "SmoothedAGDA",
     "SmoothedGDA",
+    "Solver",
     "Weighted",
     "algorithm",
+    "local_solver",
     "state",
     "static",
 ]

@@ -53,6 +53,28 @@ class Algorithm(ABC):
         """Return a client's persistent state before round 0; None: clients remember nothing between rounds."""
         return None
 
+    def check(self, clients: Any, steps: Any = None) -> None:
+        """Raise an :class:`InputError` for what these clients cannot carry out, before anything is compiled.
+
+        Args:
+            clients: their data.
+            steps: tau, [rounds, N], where a trace gives it.
+        """
+        counts = getattr(getattr(self, "local_steps", None), "counts", None)
+        if counts is not None and len(counts) != clients.count:
+            raise InputError(f"ClientSteps has {len(counts)} numbers, but there are {clients.count} clients: give one each.")
+        cohort = getattr(self, "cohort_size", None)
+        if cohort is not None and cohort > clients.count:
+            raise InputError(
+                f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}."
+            )
+
+    def most_steps(self, clients: Any, recorded: Any = None) -> np.ndarray:
+        """Return the most local steps that each client may take, [N]: as asked for, or as a trace gives them."""
+        if recorded is not None:
+            return np.max(np.asarray(recorded), axis=0)
+        return steps.most(getattr(self, "local_steps", 1), clients.sizes, getattr(self, "batch_size", None))
+
     def replace(self: _T, **changes: Any) -> _T:
         """Return a copy with some hyper-parameters changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]

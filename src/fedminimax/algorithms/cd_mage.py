@@ -162,10 +162,11 @@ class GradientGuided(Algorithm):
     local_steps: Steps
     batch_size: int | None
     cohort_size: int | None
+    same_cohort: bool
 
-    def update(self, problem: Any, z: Point, estimate: Point, clients: Any) -> Point:
-        """Return the next point: the mean over a cohort of its own of where the guided local steps lead."""
-        cohort, weights = cohort_of(problem, clients, self.cohort_size)
+    def update(self, problem: Any, z: Point, estimate: Point, clients: Any, first: tuple[Any, Any]) -> Point:
+        """Return the next point: the mean of where guided local steps lead, over a cohort of its own or over the first one."""
+        cohort, weights = first if self.same_cohort else cohort_of(problem, clients, self.cohort_size)
         update = cohort.mean(self.guided_update, z.x, z.y, estimate, weights=weights)
         return server_step(problem, z, update, 1.0, 1.0)
 
@@ -199,6 +200,8 @@ class CDMAGE(GradientGuided):
         local_steps: K, or :class:`UniformSteps` / :class:`ClientSteps`.
         batch_size: examples a local step; None: the full local batch. Phase 1 always takes all of a client's examples.
         cohort_size: S, clients in each phase; None: everybody.
+        same_cohort: whether phase 2 goes to the clients that answered phase 1, as in the authors' code, in place of a
+            cohort of its own, as in the paper.
     """
 
     lr_x: Scalar
@@ -206,6 +209,7 @@ class CDMAGE(GradientGuided):
     local_steps: Steps = static(default=10)
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
+    same_cohort: bool = static(default=False)
 
     @classmethod
     def from_theory(cls, constants: Constants, *, rounds: int, local_steps: int, cohort_size: int, **fields: Any) -> CDMAGE:
@@ -222,10 +226,10 @@ class CDMAGE(GradientGuided):
         return problem.start
 
     def round(self, problem: Any, state: Point, clients: Any) -> Point:
-        """Collect gradients from one cohort, then let another take guided steps."""
+        """Collect gradients from a cohort, then let another, or the same, take guided steps."""
         cohort, weights = cohort_of(problem, clients, self.cohort_size)
         estimate = cohort.mean(self.report_gradient, state.x, state.y, weights=weights)
-        return self.update(problem, state, estimate, clients)
+        return self.update(problem, state, estimate, clients, (cohort, weights))
 
     def report_gradient(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
         """Return the full local gradient."""
@@ -263,6 +267,8 @@ class CDMAGEPlus(GradientGuided):
         local_steps: K, or :class:`UniformSteps` / :class:`ClientSteps`.
         batch_size: examples a local step; None: the full local batch. Phase 1 always takes all of a client's examples.
         cohort_size: S, clients in each phase; None: everybody.
+        same_cohort: whether phase 2 goes to the clients that answered phase 1, as in the authors' code, in place of a
+            cohort of its own, as in the paper.
     """
 
     lr_x: Scalar
@@ -271,6 +277,7 @@ class CDMAGEPlus(GradientGuided):
     local_steps: Steps = static(default=10)
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
+    same_cohort: bool = static(default=False)
 
     @classmethod
     def decaying(cls, c_x: float, c_y: float, c_alpha: float, rho: float, **fields: Any) -> CDMAGEPlus:
@@ -300,7 +307,7 @@ class CDMAGEPlus(GradientGuided):
         return MomentumState(z.x, z.y, z.x, z.y, players.zeros_like(z), jnp.zeros((), bool))
 
     def round(self, problem: Any, state: MomentumState, clients: Any) -> MomentumState:
-        """Move the estimate along, then let another cohort take guided steps."""
+        """Move the estimate along, then let another cohort, or the same, take guided steps."""
         z = Point(state.x, state.y)
         previous = Point(state.x_previous, state.y_previous)
         keep = jnp.where(state.begun, 1.0 - jnp.minimum(self.alpha, 1.0), 0.0)  # 1 - alpha_t
@@ -310,7 +317,7 @@ class CDMAGEPlus(GradientGuided):
         heard = cohort.heard > 0
         estimate = players.select(heard, moved, state.estimate)
         here = players.select(heard, z, previous)
-        new = self.update(problem, z, estimate, clients)
+        new = self.update(problem, z, estimate, clients, (cohort, weights))
         return MomentumState(new.x, new.y, here.x, here.y, estimate, state.begun | heard)
 
     def report_change(

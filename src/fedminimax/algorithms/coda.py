@@ -38,10 +38,26 @@ class ProximalSteps(Algorithm):
         for name in ("restart_every", "local_steps"):
             checks.integer(f"{type(self).__name__}.{name}", getattr(self, name), least=1)
 
+    def rates(self, client: Any) -> tuple[Any, Any]:
+        """Return the step sizes of x and y in this round."""
+        return self.lr_x, self.lr_y
+
     def gradient(self, problem: Any, client: Any, z: Point, x_reference: Tree) -> Point:
         """Return the stochastic gradient of the subproblem."""
         g = problem.grad(z.x, z.y, client.batch(self.batch_size))
         return Point(players.add(g.x, players.sub(z.x, x_reference), self.theta), g.y)
+
+
+class StagedSteps(ProximalSteps):
+    """Local steps whose size shrinks from stage to stage: K_0 local steps make a stage, and a round belongs to one."""
+
+    stage_decay: Scalar
+
+    def rates(self, client: Any) -> tuple[Any, Any]:
+        """Return eta times stage_decay^s in stage s = 0, 1, ..."""
+        stage = client.round * self.local_steps // self.restart_every
+        factor = self.stage_decay**stage
+        return self.lr_x * factor, self.lr_y * factor
 
 
 @state
@@ -54,14 +70,16 @@ class ProximalState(NamedTuple):
 
 
 @algorithm
-class CODAPlus(ProximalSteps):
+class CODAPlus(StagedSteps):
     r"""Local SGDA on proximal subproblems.
 
-    .. math:: x^{(k+1)} = x^{(k)} - \eta [\nabla_x f_i(z^{(k)}; B) + \theta (x^{(k)} - x_{ref})],\quad
-              y^{(k+1)} = y^{(k)} + \eta \nabla_y f_i(z^{(k)}; B)
+    .. math:: x^{(k+1)} = x^{(k)} - \eta_s [\nabla_x f_i(z^{(k)}; B) + \theta (x^{(k)} - x_{ref})],\quad
+              y^{(k+1)} = y^{(k)} + \eta_s \nabla_y f_i(z^{(k)}; B)
 
-    and the p-weighted mean over the cohort. :math:`x_{ref} \leftarrow x` after every :math:`K_0` local steps, at the end of the
-    round that completes them. With theta = 0 it is Local SGDA.
+    and the p-weighted mean over the cohort. After every :math:`K_0` local steps, at the end of the round that completes them,
+    a stage ends: :math:`x_{ref} \leftarrow x`, and the step :math:`\eta_s = \eta\, d^s` of stage s is multiplied by d,
+    ``stage_decay``. With theta = 0 and d = 1 it is Local SGDA. (The runs in cd-mage.txt have d = 1/3, by their authors' code;
+    the paper does not say so.)
 
     Args:
         lr_x: eta for x.
@@ -71,6 +89,7 @@ class CODAPlus(ProximalSteps):
         local_steps: K.
         batch_size: examples a step; None: the full local batch.
         cohort_size: clients a round; None: everybody.
+        stage_decay: d, what eta is multiplied by at the end of a stage; 1.0: eta stays.
     """
 
     lr_x: Scalar
@@ -80,6 +99,7 @@ class CODAPlus(ProximalSteps):
     local_steps: int = static(default=10)
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
+    stage_decay: Scalar = 1.0
 
     def init(self, problem: Any) -> ProximalState:
         """Return (x_0, y_0) with x_ref = x_0."""
@@ -96,8 +116,8 @@ class CODAPlus(ProximalSteps):
 
     def proximal_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_reference: Tree) -> Point:
         """Return how far the client's local steps lead."""
-        start = Point(x, y)
-        step = lambda z: descent_ascent(problem, z, self.gradient(problem, client, z, x_reference), self.lr_x, self.lr_y)
+        start, (lr_x, lr_y) = Point(x, y), self.rates(client)
+        step = lambda z: descent_ascent(problem, z, self.gradient(problem, client, z, x_reference), lr_x, lr_y)
         return players.sub(client.repeat(self.local_steps, step, start), start)
 
 
@@ -112,7 +132,7 @@ class ControlledReply(NamedTuple):
 class ControlledSteps(ProximalSteps):
     """Local steps on the proximal subproblem, corrected by SCAFFOLD's control variates, which the clients keep."""
 
-    def init_client(self, problem: Any) -> Point:
+    def init_client(self, problem: Any) -> Tree:
         """Return c_i = 0."""
         return players.zeros_like(problem.start)
 
@@ -125,11 +145,12 @@ class ControlledSteps(ProximalSteps):
         c_i - c + (z_t - z^(K)) / (K eta); with them, it is still a gradient.
         """
         start, correction = Point(x, y), players.sub(variate, client.state)
+        lr_x, lr_y = self.rates(client)
         steps = self.local_steps if steps is None else steps
 
         def step(z: Point, total: Point) -> tuple[Point, Point]:
             g = self.gradient(problem, client, z, x_reference)
-            moved = descent_ascent(problem, z, players.add(g, correction), self.lr_x, self.lr_y)
+            moved = descent_ascent(problem, z, players.add(g, correction), lr_x, lr_y)
             return moved, players.add(total, g)
 
         end, total = client.repeat(steps, step, start, players.zeros_like(start))
@@ -149,19 +170,19 @@ class ControlledState(NamedTuple):
 
 
 @algorithm
-class CODASCA(ControlledSteps):
+class CODASCA(StagedSteps, ControlledSteps):
     r"""CODA+ with control variates for both players and a step size on the server.
 
     With :math:`g_i` the stochastic gradient of :math:`f_i + \frac\theta2 \|x - x_{ref}\|^2`, for k = 0, ..., K-1
 
-    .. math:: x^{(k+1)} = x^{(k)} - \eta [g_{i,x}(z^{(k)}) - c_{i,x} + c_x],\quad
-              y^{(k+1)} = y^{(k)} + \eta [g_{i,y}(z^{(k)}) - c_{i,y} + c_y]
+    .. math:: x^{(k+1)} = x^{(k)} - \eta_s [g_{i,x}(z^{(k)}) - c_{i,x} + c_x],\quad
+              y^{(k+1)} = y^{(k)} + \eta_s [g_{i,y}(z^{(k)}) - c_{i,y} + c_y]
 
     .. math:: c_i^+ = \frac1K \sum_k g_i(z^{(k)}),\quad z_{t+1} = z_t + \eta_g\,\mathrm{mean}_S (z^{(K)} - z_t),\quad
               c \leftarrow c + \sum_{i \in S} p_i (c_i^+ - c_i)
 
-    From c = c_i = 0. The c_i are the clients' own: the engine keeps them where the client is. :math:`x_{ref} \leftarrow x`
-    after every :math:`K_0` local steps.
+    From c = c_i = 0. The c_i are the clients' own: the engine keeps them where the client is. After every
+    :math:`K_0` local steps :math:`x_{ref} \leftarrow x`, and :math:`\eta_s = \eta\, d^s` is multiplied by d, as in CODA+.
 
     Args:
         lr_x: eta for x.
@@ -173,6 +194,7 @@ class CODASCA(ControlledSteps):
         local_steps: K.
         batch_size: examples a step; None: the full local batch.
         cohort_size: clients a round; None: everybody.
+        stage_decay: d, what eta is multiplied by at the end of a stage; 1.0: eta stays.
     """
 
     lr_x: Scalar
@@ -184,6 +206,7 @@ class CODASCA(ControlledSteps):
     local_steps: int = static(default=10)
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
+    stage_decay: Scalar = 1.0
 
     def init(self, problem: Any) -> ControlledState:
         """Return (x_0, y_0) with x_ref = x_0 and c = 0."""

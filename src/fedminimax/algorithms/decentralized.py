@@ -1,7 +1,8 @@
 """Methods without a server: what they share, and the two references that a user would ask for.
 
-Purely local training, and the extragradient method on the whole objective (G. Korpelevich, 1976), with which
-personalized-minmax.txt, section 3.1, begins.
+Purely local training, and the extragradient method on the whole objective (G. M. Korpelevich, "The extragradient method for
+finding saddle points and other problems", 1976), with which section 3.1 of A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov,
+"Decentralized personalized federated min-max problems", preprint, 2022 (personalized-minmax.txt), begins.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def at_least_one(what: str, value: Any) -> None:
     """Raise an :class:`InputError` for a number below 1."""
     if isinstance(value, float) and value < 1:
         raise InputError(f"{what} must be at least 1, but is {value}: its inverse is how far a node goes to the average.")
+
+
+def scale_of(problem: PersonalizedProblem) -> float:
+    """Return lambda_max(W), by which section 3.4's averaging is scaled; 1 where there is nobody to average with."""
+    return problem.network.lambda_max or 1.0
 
 
 def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:
@@ -90,7 +96,7 @@ class DecentralizedExtraGradient(Decentralized):
     Args:
         lr_x: eta for x; below 1 / (L + c lambda_max).
         lr_y: eta for y.
-        batch_size: examples a step; None: all of the node's.
+        batch_size: examples of each of a step's two gradients, drawn anew; None: all of the node's.
     """
 
     lr_x: Scalar
@@ -105,8 +111,13 @@ class DecentralizedExtraGradient(Decentralized):
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Look ahead, then step from where we were."""
-        ahead = nodes.map(self.move, state, state, nodes.mix(state))
+        ahead = nodes.map(self.look_ahead, state, nodes.mix(state))
         return nodes.map(self.move, state, ahead, nodes.mix(ahead))
+
+    def look_ahead(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+        """Return Z' = P(z - eta grad F(z)), the node's part of it."""
+        node.looks_ahead()
+        return self.move(problem, node, z, z, mixed)
 
     def move(self, problem: Any, node: Any, z: Point, at: Point, mixed: Point) -> Point:
         """Return P(z - eta grad F(at)), the node's part of it."""

@@ -63,9 +63,11 @@ class DRFA(RobustMethod):
 
     def round(self, problem: Any, state: Weighed, clients: Any) -> Weighed:
         """Average over clients drawn by w; then update w from losses at the snapshot."""
+        clients.equal_steps(self.local_steps)  # t' and the step of w count on one K
         size = clients.count if self.cohort_size is None else self.cohort_size
         cohort = clients.sample(size, weights=state.w, replace=True)
-        stop = clients.draw("t", lambda key: jax.random.randint(key, (), 1, self.local_steps + 1, jnp.int32))
+        uniform = lambda key: jax.random.randint(key, (), 1, self.local_steps + 1, jnp.int32)
+        stop = clients.draw("t", uniform, low=1, high=self.local_steps)
         update = cohort.mean(self.local_update, state.x, stop, weights=jnp.ones(size))
         x = problem.project_x(players.add(state.x, update.x))
         second = clients.sample(size)

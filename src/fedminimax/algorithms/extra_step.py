@@ -24,7 +24,8 @@ class ExtraStepLocalSGD(Algorithm):
 
     .. math:: z' = P(z^{(k)} - \eta\, g_i(z^{(k)}; B)),\quad z^{(k+1)} = P(z^{(k)} - \eta\, g_i(z'; B'))
 
-    and :math:`z_{t+1}` is the p-weighted mean over the cohort. B' is B unless ``fresh_batch``.
+    and :math:`z_{t+1}` is the p-weighted mean over the cohort. B' is a minibatch of its own, as in
+    their paper; with ``fresh_batch=False`` it is B.
 
     Args:
         lr_x: eta for x.
@@ -37,7 +38,7 @@ class ExtraStepLocalSGD(Algorithm):
 
     lr_x: Scalar
     lr_y: Scalar
-    fresh_batch: bool = static(default=False)
+    fresh_batch: bool = static(default=True)
     local_steps: Steps = static(default=10)
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)

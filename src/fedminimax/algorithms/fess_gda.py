@@ -79,6 +79,8 @@ class FessGDA(LocalUpdates):
         mu_x: float | None = None,
         epsilon: float | None = None,
         diameter: float | None = None,
+        maximum: bool = False,
+        gamma: float | None = None,
         local_steps: int = 1,
         sigma: float = 0.0,
         gap: float = 1.0,
@@ -87,12 +89,13 @@ class FessGDA(LocalUpdates):
         cohort_size: int | None = None,
         batch_size: int | None = None,
     ) -> FessGDA:
-        """Return the paper's step sizes (appendices D, F and I) for L-smooth client losses.
+        """Return the paper's step sizes (appendices D, F, H and I) for L-smooth client losses.
 
         The setting follows from what is given: ``mu`` alone, f is mu-PL (or strongly concave) in y (Theorem 3.1); ``mu`` and
         ``mu_x``, PL in both (Theorem 3.5, where p = 0); neither, but ``epsilon`` and the ``diameter`` D(Y), one-point
-        concave in y (Theorem 3.2). eta_x and eta_y are products of client and server steps; the clients' are the largest
-        allowed by the terms that have constants.
+        concave in y (Theorem 3.2); ``maximum``, a maximum of losses (Theorem 3.4), for which beta must also be below a multiple
+        of the delta of Lemma H.1 that the paper does not print. eta_x and eta_y are products of client and server steps; the
+        clients' are the largest allowed by the terms that have constants.
 
         Args:
             L: smoothness l.
@@ -100,6 +103,8 @@ class FessGDA(LocalUpdates):
             mu_x: the PL constant in x.
             epsilon: the accuracy wanted (one-point concave).
             diameter: the diameter D(Y) (one-point concave).
+            maximum: whether f is sum_j y_j f_j(x) with y on the simplex (``problems.pointwise_maximum``).
+            gamma: gamma_3 of Lemma H.1, the error bound of such a maximum, where it is known.
             local_steps: K.
             sigma: the standard deviation of stochastic gradients; above 0 it needs ``rounds`` and ``cohort_size``.
             gap: Delta, the initial value of the potential above its minimum.
@@ -108,6 +113,10 @@ class FessGDA(LocalUpdates):
             clients: M; with m < M (and unlike clients) the noise bound on eta_x is smaller by sqrt(K).
             batch_size: examples a step.
         """
+        if maximum and not (mu is mu_x is epsilon is diameter is None):
+            raise InputError("FessGDA.from_theory(maximum=True) is Theorem 3.4: leave out mu, mu_x, epsilon and diameter.")
+        if gamma is not None and not maximum:
+            raise InputError("FessGDA.from_theory takes gamma with maximum=True alone (Theorem 3.4).")
         K = local_steps
         drift = math.inf if K == 1 else 1.0 / (2.0 * L * math.sqrt(2.0 * (2 * K - 1) * (K - 1)))
         if mu is not None and mu_x is not None:
@@ -134,8 +143,12 @@ class FessGDA(LocalUpdates):
                 beta = eta_y * K * mu / 80000.0
             elif epsilon is not None and diameter is not None:
                 beta = eta_y * K * epsilon**2 / (80000.0 * diameter)
+            elif maximum:
+                beta = eta_y * K * L / 80000.0
+                if gamma is not None:
+                    beta = min(beta, 1.0 / (6144.0 * p * eta_y * K * gamma**2))
             else:
-                raise InputError("FessGDA.from_theory needs mu, or epsilon and the diameter of Y.")
+                raise InputError("FessGDA.from_theory needs mu, or epsilon and the diameter of Y, or maximum=True.")
             lr_x = min(drift, math.sqrt(beta / (6144.0 * eta_x * p * L**2 * K**3)))
             lr_y = min(drift, math.sqrt(eta_y / (3072.0 * eta_x * L**2 * K**2)))
         return cls(
@@ -156,8 +169,7 @@ class FessGDA(LocalUpdates):
 
     def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
         """Step along the mean of the cohort's local updates, held near z."""
-        if not isinstance(clients.steps(self.local_steps, self.batch_size), int):
-            raise InputError("FessGDA cannot replay unequal steps: its server step holds one K (use FedNormSGDA).")
+        clients.equal_steps(self.local_steps)  # the server's step holds one K
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y)
         # - eta_{x,l} eta_{x,g} K p (x_t - z_t), the server's step size being applied below

@@ -29,5 +29,9 @@ def server_step(problem: Any, z: Point, update: Point, server_lr_x: Any, server_
 
 
 def refresh(round_: Any, every: int, x: Tree, x_snapshot: Tree) -> Tree:
-    """Return the snapshot x-hat that holds in this round: x itself in every ``every``-th one."""
-    return jax.tree.map(lambda new, old: jnp.where(round_ % every == 0, new, old), x, x_snapshot)
+    """Return the snapshot x-hat that holds in this round: x itself in every ``every``-th one after the first.
+
+    Round 0 takes what the state has: x_0, unless a run was given another.
+    """
+    due = (jnp.asarray(round_) > 0) & (round_ % every == 0)
+    return jax.tree.map(lambda new, old: jnp.where(due, new, old), x, x_snapshot)

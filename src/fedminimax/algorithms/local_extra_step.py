@@ -1,7 +1,7 @@
 """The randomised local extra step method, and its form for networks.
 
-E. Borodich, A. Beznosikov, A. Sadiev, V. Sushko, N. Savelyev, M. Takac and A. Gasnikov, "Decentralized personalized federated
-min-max problems" (personalized-minmax.txt), Algorithm 2 and section 3.4.
+A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022
+(personalized-minmax.txt), Algorithm 2 and section 3.4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
-from fedminimax.algorithms.decentralized import Decentralized, at_least_one
+from fedminimax.algorithms.decentralized import Decentralized, at_least_one, scale_of
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.engines.nodes import Nodes, Rows
@@ -27,13 +27,14 @@ RANDOM, PERIODIC = "random", "periodic"
 
 @state
 class ExtraStepState(NamedTuple):
-    """The players, the anchor U, and grad f(U) and W U, which hold until U moves."""
+    """The players, the anchor U, grad f(U) and W U, which hold until U moves, and whether those have ever been made."""
 
     x: Tree
     y: Tree
     anchor: Point
     slope: Point
     mixed: Point
+    begun: Any
 
 
 @algorithm
@@ -47,16 +48,23 @@ class LocalExtraStep(Decentralized):
     A second coin of the same kind moves U to the new Z, with probability p. All nodes toss the same coins, from the seed that
     they share.
 
+    With ``batch_size`` a local step takes :math:`\nabla f(Z') - \nabla f(U)` on one minibatch, the same at both points, and the
+    gradient at U stays that of all examples. It is the method of A. Alacaoglu and Y. Malitsky ("Stochastic variance reduction
+    for variational inequality methods", COLT 2022), on which the paper builds, with the examples as further terms: the noise
+    vanishes as Z and U meet, and the limit is the exact solution. L is then that of the root mean square over examples.
+
     Args:
         gamma: the step size.
         p: the probability of an exchange.
         coins: "random"; "periodic", every (1/p)-th step for either coin; or two sequences of 0 and 1 (1: local; 1: U stays),
             repeated from their beginning when they end.
+        batch_size: examples of a local step; None: all of the node's.
     """
 
     gamma: Scalar
     p: Scalar
     coins: str | tuple[tuple[int, ...], tuple[int, ...]] = static(default=RANDOM)
+    batch_size: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,12 +91,12 @@ class LocalExtraStep(Decentralized):
         """Return U = Z = start; its gradients are made in the first round."""
         z = problem.start
         zero = players.zeros_like(z)
-        return ExtraStepState(z.x, z.y, z, zero, zero)
+        return ExtraStepState(z.x, z.y, z, zero, zero, begun=jnp.zeros(problem.network.count, bool))
 
     def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
         """Toss two coins, and exchange only where they say so."""
         stay_local, keep = self._toss(nodes)
-        first = jnp.asarray(nodes.round) == 0
+        first = ~nodes.alike(state, lambda state: state.begun)
         state = nodes.map(self.remember, state, nodes.mix(nodes.map(self.point, state), when=first), shared=(first,))
         half = nodes.map(self.look_ahead, state)
         moved = nodes.map(self.move, state, half, nodes.mix(half, when=~stay_local), shared=(stay_local,))
@@ -115,7 +123,7 @@ class LocalExtraStep(Decentralized):
         z = Point(state.x, state.y)
         slope = node.repeat(moves.astype(jnp.int32), lambda _: problem.grad(z.x, z.y, node.full), state.slope)
         anchor, mixed = players.select(moves, (z, mixed), (state.anchor, state.mixed))
-        return state._replace(anchor=anchor, slope=slope, mixed=mixed)
+        return state._replace(anchor=anchor, slope=slope, mixed=mixed, begun=jnp.ones((), bool))
 
     def look_ahead(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
         """Return Z' = P(Z-bar - gamma grad F(U))."""
@@ -125,9 +133,16 @@ class LocalExtraStep(Decentralized):
         self, problem: Any, node: Any, stay_local: Any, state: ExtraStepState, half: Point, mixed: Point
     ) -> ExtraStepState:
         """Return the state with the new players, by a local step or by one along the coupling."""
-        fresh = node.repeat(stay_local.astype(jnp.int32), lambda _: problem.grad(half.x, half.y, node.full), state.slope)
-        # G(Z') - G(U): where the step is local the mix drops out, and where it is not the gradients are the same
-        local = players.scale(players.sub(fresh, state.slope), 1.0 / (1.0 - self.p))
+
+        def along(_: Point) -> Point:
+            if self.batch_size is None:
+                return players.sub(problem.grad(half.x, half.y, node.full), state.slope)
+            batch = node.batch(self.batch_size)
+            return players.sub(problem.grad(half.x, half.y, batch), problem.grad(*state.anchor, batch))
+
+        # G(Z') - G(U): where the step is local the mix drops out, and where it is not the gradients do
+        local = node.repeat(stay_local.astype(jnp.int32), along, players.zeros_like(state.slope))
+        local = players.scale(local, 1.0 / (1.0 - self.p))
         change = players.select(
             stay_local, players.zeros_like(mixed), players.scale(players.sub(mixed, state.mixed), 1.0 / self.p)
         )
@@ -144,10 +159,12 @@ class LocalExtraStep(Decentralized):
 class LocalNN(Decentralized):
     r"""The local method for networks (section 3.4): T local steps, then one averaging.
 
-    .. math:: z \leftarrow z - \frac{\eta}{r} g_m(z; B)\ \ (T\ \text{times}),\quad z \leftarrow z - \tfrac1r W z
+    .. math:: z \leftarrow P(z - \tfrac{\eta}{r} g_m(z; B))\ \ (T\ \text{times}),\quad
+              z \leftarrow P(z - \tfrac{1}{r \lambda_{\max}} W z)
 
-    On the complete graph with W = I - 11'/M the last step is the mean with the average, weighted 1/r. The coupling that it aims
-    at is 1 / (eta T): set T = 1 / (eta c).
+    The paper has lambda_max(W) = 1, the case with a server: on the complete graph with W = I - 11'/M the last step is the mean
+    with the average, weighted 1/r. With another W it is a weighted mean of neighbours for r of at least 1. The coupling that it
+    aims at is 1 / (eta T lambda_max): set T = 1 / (eta c lambda_max).
 
     Args:
         lr_x: eta for x.
@@ -180,5 +197,5 @@ class LocalNN(Decentralized):
         return solver_of(self.momentum).run(problem, node, z, lr_x, lr_y, self.local_steps, self.batch_size)
 
     def average(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
-        """Return z - Wz / r, projected."""
-        return problem.project(players.add(z, mixed, -1.0 / self.r))
+        """Return z - Wz / (r lambda_max), projected."""
+        return problem.project(players.add(z, mixed, -1.0 / self.r / scale_of(problem)))

@@ -121,11 +121,12 @@ def one_vs_rest(labels: npt.ArrayLike, positive: int) -> npt.NDArray[np.int32]:
 
 
 def major_class(labels: npt.ArrayLike, clients: int, share: float = 0.25, seed: int = 0) -> Owner:
-    """A share of each client's data is from one class, its major class, and the rest is IID.
+    """A share of each client's data is from one class, its major class, and the rest at random from the other classes.
 
-    Of C classes, client m has major class number m mod C. It gets ``share`` of its examples from that class, and the rest
-    at random from what is left when every client has had its share (so a few of these may be of its major class too).
-    Where a class has too few examples for all the clients that have it as major class, they get equal parts of it.
+    Of C classes, client m has major class number m mod C. It gets ``share`` of its examples from that class and the rest at
+    random from the others: with share 1/C everybody's data look alike. Where a class has too few examples for all the clients
+    that have it as major class, they get equal parts of it; where it has more than the other clients have room for (one
+    client, or one very large class), those that have it as major class take what is over.
 
     Args:
         labels: the class of each example.
@@ -135,6 +136,9 @@ def major_class(labels: npt.ArrayLike, clients: int, share: float = 0.25, seed: 
 
     Returns:
         The owner index; sizes differ by at most 1.
+
+    References:
+        Beznosikov, Sadiev, Sushko and Gasnikov, Decentralized personalized federated min-max problems, 2022, section 4.
     """
     labels = _labels(labels)
     clients = _clients(clients, len(labels))
@@ -151,6 +155,13 @@ def major_class(labels: npt.ArrayLike, clients: int, share: float = 0.25, seed: 
         owner[examples[: quota[members].sum()]] = np.repeat(members, quota[members])
     rest = generator.permutation(np.flatnonzero(owner < 0))
     owner[rest] = np.repeat(np.arange(clients), sizes - quota)
+    # What of the rest fell to a client whose major class it is changes hands with an example of another class, held by a
+    # client of another major class, chosen at random: both are then where they may be, and every client keeps its size.
+    for number, label in enumerate(classes[:clients]):
+        inside, same = owner[rest] % len(classes) == number, labels[rest] == label
+        wrong, others = rest[inside & same], generator.permutation(rest[~inside & ~same])
+        pairs = min(len(wrong), len(others))
+        owner[wrong[:pairs]], owner[others[:pairs]] = owner[others[:pairs]], owner[wrong[:pairs]]
     return owner
 
 

@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
     invited: Any
     """Clients that were sent the request."""
     answered: Any
-    """Clients whose reply arrived."""
+    """Clients whose reply arrived; 1 for an exchange between neighbours that took place."""
     dropped: Any
     """Replies that the guard refused."""
     work: Any
@@ -107,6 +107,10 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
         traffic: arrays [..., rounds, exchanges] (and the parts of the work).
     """
     counts = Traffic(*(np.asarray(c, np.int64) for c in traffic))
+    exchanges = [m.function == MIX for m in messages]
+    # an exchange between neighbours is counted as one, and is a message along every edge, each way
+    along = np.array([m.places if mix else 1 for m, mix in zip(messages, exchanges, strict=True)], np.int64)
+    counts = counts._replace(answered=counts.answered * along)
     costs: dict[str, np.ndarray] = {}
     for direction, senders in (("down", counts.invited), ("up", counts.answered)):
         for player in PLAYERS:
@@ -117,7 +121,6 @@ def history(messages: list[Message], traffic: Traffic) -> dict[str, np.ndarray]:
     costs["grad_evals"], costs["local_steps"] = work[..., 0], work[..., 1]
     costs["replies"] = counts.answered.sum(-1)
     costs["dropped"] = counts.dropped.sum(-1)
-    exchanges = [m.function == MIX for m in messages]
     if any(exchanges):
         costs["gossip_rounds"] = (counts.answered[..., exchanges] > 0).sum(-1)
     costs["waited"] = np.asarray(traffic.waited, np.float64).sum(-1)

@@ -1,4 +1,4 @@
-"""Who answers, and when: chance, or a record of what happened.
+"""Who answers, and when: chance.
 
 Every draw is a function of (seed, round, phase, client) and costs what is invited, whatever the number of clients. What is
 drawn is looked up in tables that were made on the host, and multiplied once at the most: the logarithms, exponentials and sines
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -310,49 +310,3 @@ def _lognormal(median: float, spread: float) -> np.ndarray:
 def _sine(amplitude: float) -> np.ndarray:
     """Return 1 + a sin(...) at each angle of a day."""
     return (1 + amplitude * np.sin(2 * np.pi * np.arange(1 << _ANGLES) / (1 << _ANGLES))).astype(np.float32)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Trace:
-    """A record of who took part and how much they did, replayed exactly.
-
-    Args:
-        cohorts: one entry for each cohort that the algorithm asks for in a round, in order: an integer array [rounds, S]
-            of client numbers, -1 where a place stayed empty.
-        steps: optional tau, [rounds, N].
-        draws: optional values of the server's own draws, by name, each [rounds, ...].
-        invited: optional, one entry for each cohort: how many clients were invited to it, [rounds].
-        answers: optional, one entry for each exchange: which places of the cohort answered it, [rounds, S].
-        waited: optional, one entry for each exchange: how many seconds the server waited for it, [rounds].
-
-    What is not given is drawn as in any run, so a trace recorded by ``run(..., record=True)`` replays with the same seed.
-    """
-
-    cohorts: tuple[Any, ...] = ()
-    steps: Any = None
-    draws: dict[str, Any] = field(default_factory=dict)
-    invited: tuple[Any, ...] = ()
-    answers: tuple[Any, ...] = ()
-    waited: tuple[Any, ...] = ()
-
-    def check(self, rounds: int, count: int) -> None:
-        """Raise an :class:`InputError` unless the trace covers ``rounds`` rounds of ``count`` clients."""
-        named = [(f"cohort {k}", c) for k, c in enumerate(self.cohorts)] + list(self.draws.items())
-        named += [(f"answers {k}", a) for k, a in enumerate(self.answers)]
-        named += [(f"invited {k}", i) for k, i in enumerate(self.invited)]
-        named += [(f"waited {k}", w) for k, w in enumerate(self.waited)]
-        for name, record in [*named, *([("steps", self.steps)] if self.steps is not None else [])]:
-            if np.shape(record)[:1] < (rounds,):
-                raise InputError(f"The trace's {name} covers {len(record)} rounds, but {rounds} are to be run.")
-        for k, cohort in enumerate(self.cohorts):
-            ids = np.asarray(cohort)
-            whole = ids.ndim == 2 and np.issubdtype(ids.dtype, np.integer)
-            if not whole or ids.min(initial=0) < -1 or ids.max(initial=-1) >= count:
-                raise InputError(
-                    f"The trace's cohort {k} must be an integer array [rounds, S] of client numbers below {count} (or -1)."
-                )
-        if self.steps is not None:
-            steps = np.asarray(self.steps)
-            if steps.ndim != 2 or steps.shape[1] != count or steps.min(initial=1) < 1:
-                raise InputError(f"The trace's steps must be an array [rounds, {count}] of numbers of at least 1.")

@@ -64,12 +64,18 @@ class Client:
         self._draws = 0
         self._loops: list[Any] = []
         self._counts = NO_WORK
+        self.asked_steps = False  # whether its program wanted to know how many steps to take
         self._took_gradients = False  # outside of the loops within the program, or the turn, that is being traced
+        self._looks_ahead = False
 
     @property
     def work(self) -> Work:
         """What its program has computed, once it has ended."""
-        return self._counts._replace(steps=self._counts.steps + self._took_gradients)
+        return self._counts._replace(steps=self._counts.steps + (self._took_gradients and not self._looks_ahead))
+
+    def looks_ahead(self) -> None:
+        """Say that this program is the first half of a step whose second half is another: its gradients are not a step."""
+        self._looks_ahead = True
 
     def took_gradients(self, examples: Any) -> None:
         """Count a gradient on so many examples."""
@@ -113,6 +119,7 @@ class Client:
 
     def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Any:
         """Return how many local steps tau_i to take this round."""
+        self.asked_steps = True
         if self._fixed_steps is not None:
             return self._fixed_steps
         return local_steps.draw(spec, self._steps_word, self.id, self.size, batch_size)

@@ -18,9 +18,10 @@ from fedminimax import players
 from fedminimax import steps as local_steps
 from fedminimax.engines import accounting, keys, sampling
 from fedminimax.engines.accounting import NO_WORK, Message, Traffic
-from fedminimax.engines.availability import Availability, Trace
+from fedminimax.engines.availability import Availability
 from fedminimax.engines.guard import Guard
 from fedminimax.engines.keys import Key
+from fedminimax.engines.trace import Asked, Draw, Trace
 from fedminimax.errors import InputError
 from fedminimax.network import Network
 from fedminimax.players import Tree
@@ -104,6 +105,7 @@ class Round(ABC):
         self.answers: list[jax.Array] = []
         self.waited: list[jax.Array] = []
         self.draws: dict[str, Tree] = {}
+        self.asked = Asked()
         self._phases = 0
 
     @abstractmethod
@@ -126,12 +128,12 @@ class Round(ABC):
 
     def gossip(self, network: Network, rows: Tree, when: Any) -> Tree:
         """Carry out one exchange along all edges, if it is time for it, and count it."""
-        messages = 2 * len(network.edges)
+        messages = 2 * network.edge_count
         takes_place = True if when is None else when
         out, ignored = self.mix_if(network, rows, takes_place)
         row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
         self.messages.append(Message(accounting.MIX, accounting.NOTHING, accounting.measure_reply(row), messages))
-        count = jnp.where(takes_place, messages, 0)
+        count = jnp.where(takes_place, 1, 0)  # of exchanges, not of messages: there may be more of those than 32 bits hold
         self.traffic.append(Traffic(0, count, ignored, accounting.split(NO_WORK), 0.0))
         return out
 
@@ -159,7 +161,7 @@ class Round(ABC):
 
     def steps_words(self, ids: jax.Array) -> jax.Array:
         """Return the random words from which clients' numbers of local steps are drawn."""
-        return keys.words_for(keys.derive(self.key, self.t, _STEPS), ids)
+        return steps_words(self.key, self.t, ids)
 
     def fixed_steps(self, client: Any) -> Any:
         """Return the recorded number of local steps, if this run replays a trace."""
@@ -217,14 +219,12 @@ class Clients:
         present: Any = None
         seconds: Any = None
         in_order = False
+        current.asked.cohorts.append(size)
+        current.asked.memory = current.has_client_state
         if replace and current.has_client_state:
             raise InputError("Clients that remember something cannot be drawn with replacement: sample without it.")
         if trace is not None and nth < len(trace.cohorts):
             ids = jnp.asarray(trace.cohorts[nth])[current.t]
-            if ids.shape != (size,):
-                raise InputError(
-                    f"The trace's cohort {nth} names {ids.shape[0]} clients a round, but the algorithm asks for {size}."
-                )
             present, ids = ids >= 0, jnp.maximum(ids, 0)
             recorded = nth < len(trace.invited)
             drawn = jnp.asarray(trace.invited[nth])[current.t] if recorded else size
@@ -265,15 +265,26 @@ class Clients:
         For steps that differ between clients this costs O(N) small integers a round.
         """
         current = self.current
+        current.asked.steps = True
         if current.trace is not None and current.trace.steps is not None:
             return jnp.asarray(current.trace.steps)[current.t]
         if isinstance(spec, int):
             return spec
-        ids = jnp.arange(self.count)
-        return local_steps.draw(spec, current.steps_words(ids), ids, jnp.asarray(current.sizes), batch_size)
+        return everybodys_steps(spec, current.key, current.t, jnp.asarray(current.sizes), batch_size)
 
-    def draw(self, name: str, sampler: Callable[[jax.Array], Tree]) -> Tree:
-        """Return a random draw of the server's own, which a trace may replay by its name."""
+    def equal_steps(self, count: int) -> None:
+        """Say that everybody takes ``count`` local steps, on which the server counts: a trace of others is refused."""
+        self.current.asked.equal_steps = count
+
+    def draw(self, name: str, sampler: Callable[[jax.Array], Tree], low: Any = None, high: Any = None) -> Tree:
+        """Return a random draw of the server's own, which a trace may replay by its name.
+
+        Args:
+            name: what a trace calls it.
+            sampler: makes it from a ``jax.random`` key.
+            low: the least value that a trace may give; None: any.
+            high: the greatest.
+        """
         current = self.current
         key = keys.as_jax(current.next_key())
         if name in current.draws:
@@ -283,7 +294,19 @@ class Clients:
         else:
             drawn = sampler(key)
         current.draws[name] = drawn
+        current.asked.draws[name] = Draw(jax.eval_shape(lambda: drawn), low, high)
         return drawn
+
+
+def steps_words(key: Key, t: Any, ids: jax.Array) -> jax.Array:
+    """Return the random words from which clients' numbers of local steps are drawn in round t; ``key`` is the run's."""
+    return keys.words_for(keys.derive(key, t, _STEPS), ids)
+
+
+def everybodys_steps(spec: local_steps.Steps, key: Key, t: Any, sizes: jax.Array, batch_size: int | None) -> jax.Array:
+    """Return every client's tau_i in round t, [N]; ``key`` is the run's."""
+    ids = jnp.arange(sizes.shape[0])
+    return jnp.broadcast_to(local_steps.draw(spec, steps_words(key, t, ids), ids, sizes, batch_size), ids.shape)
 
 
 class Cohort:
@@ -404,7 +427,7 @@ class Cohort:
             if availability is not None:
                 answers, seconds = current.replies(availability, key, self.ids, again=True)
                 present = present & answers
-        nth, trace = len(current.messages), current.trace
+        nth, trace = len(current.answers), current.trace  # which exchange with a cohort this is; gossip is none
         if trace is not None and nth < len(trace.answers):
             answered_then = jnp.asarray(trace.answers[nth])[current.t]
             present = answered_then if present is None else present & answered_then
@@ -422,6 +445,7 @@ class Cohort:
         up = accounting.NOTHING if own else accounting.measure_reply(row)
         current.messages.append(Message(_function_name(fn), down, up, self.size, self._part))
         current.traffic.append(Traffic(invited, answered, done.refused, done.work, waited))
+        current.asked.exchanges.append(self.size)
         current.answers.append(jnp.ones(self.size, bool) if present is None else present)
         current.waited.append(jnp.asarray(waited, jnp.float32))
         self._present, self._asked, self.note = present, True, done.note

@@ -19,13 +19,13 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys, wire
 from fedminimax.engines.accounting import NO_WORK, Message
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.simulator import Carry, Placed, Progress
 from fedminimax.engines.store import ClientStore
+from fedminimax.engines.trace import Trace
 from fedminimax.errors import InputError
 from fedminimax.network import Network
 from fedminimax.players import Tree

@@ -45,6 +45,7 @@ class Nodes:
         if current.conditions.availability is not None:
             raise InputError("Nodes of a network are always there: leave availability out.")
         self._clients, self._network, self._everybody = clients, network, clients.all()
+        current.asked.in_place = True
         self.count, self.round = clients.count, clients.round
 
     def map(self, fn: ClientFunction, *rows: Rows, shared: tuple[Tree, ...] = ()) -> Any:
@@ -73,9 +74,13 @@ class Nodes:
         """Return what the nodes hold at the end of a round, stacked: for the engine, which keeps it until the next."""
         return _tree(rows)
 
-    def draw(self, name: str, sampler: Callable[[jax.Array], Tree]) -> Tree:
+    def alike(self, rows: Rows, read: Callable[[Any], Any]) -> Any:
+        """Return what is the same on every node, such as whether the method has begun: each reads it in its own row."""
+        return jax.tree.map(lambda a: a[0], read(_tree(rows)))
+
+    def draw(self, name: str, sampler: Callable[[jax.Array], Tree], low: Any = None, high: Any = None) -> Tree:
         """Return a random draw that all nodes make alike: a coin from the seed that they share."""
-        return self._clients.draw(name, sampler)
+        return self._clients.draw(name, sampler, low, high)
 
 
 def _tree(rows: Any) -> Tree:

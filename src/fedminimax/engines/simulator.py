@@ -21,12 +21,12 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
 from fedminimax.engines import accounting, keys
 from fedminimax.engines.accounting import Message, Traffic
-from fedminimax.engines.availability import Trace
 from fedminimax.engines.client import Client, LocalProblem, Reply
 from fedminimax.engines.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
 from fedminimax.engines.guard import Guard, finite
 from fedminimax.engines.keys import Key
 from fedminimax.engines.store import JOURNAL, ClientStore
+from fedminimax.engines.trace import Asked, Trace
 from fedminimax.errors import InputError
 from fedminimax.network import Network
 from fedminimax.players import Tree
@@ -108,6 +108,8 @@ class Simulator:
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
         self.messages: list[Message] = []
+        self.asked = Asked()
+        self.rehearsed: dict[Any, Asked] = {}
         self.store: ClientStore | None = None
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
@@ -127,14 +129,22 @@ class Simulator:
             state: the algorithm's state; by default its first.
             store: where the clients' states are, if they live on the host (``layout.host_state``).
         """
-        fresh = algorithm.init(self.problem) if state is None else state
         self.store = store
-        own = algorithm.init_client(self.problem) if store is None else np.zeros((), np.int32)
-        everybody = (clients.count,) if store is None else ()
-        spread = lambda leaf: jnp.zeros((*everybody, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
+        return self._everywhere(self.spread(self.first(algorithm, state), clients.count))
+
+    def first(self, algorithm: Algorithm, state: Tree | None = None) -> Carry:
+        """Return what the first round starts from, with one client's own state in place of everybody's."""
+        fresh = algorithm.init(self.problem) if state is None else state
+        own = np.zeros((), np.int32) if self.layout.host_state else algorithm.init_client(self.problem)
         # With its weak types taken off: a state of Python's numbers would compile the first round apart from all others.
         strong = lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf))
-        return self._everywhere(Carry(jax.tree.map(strong, fresh), jax.tree.map(spread, own)))
+        return Carry(jax.tree.map(strong, fresh), own)
+
+    def spread(self, first: Carry, count: int) -> Carry:
+        """Give every one of ``count`` clients the state that it starts from."""
+        everybody = () if self.layout.host_state else (count,)
+        spread = lambda leaf: jnp.zeros((*everybody, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
+        return first._replace(client_states=jax.tree.map(spread, first.client_states))
 
     def place(self, clients: ClientData) -> Placed:
         """Put the data, and the weights p, where the rounds will run, once."""
@@ -218,7 +228,7 @@ class Simulator:
         round_ = SimulatedRound(self, current, clients, weights, key, carry.client_states, t, trace)
         state = current.round(self.problem, carry.state, Clients(round_))
         state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
-        self.messages = round_.messages
+        self.messages, self.asked = round_.messages, round_.asked
         attendance = round_.attendance() if self.conditions.record else ()
         return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance)
 
@@ -255,6 +265,21 @@ class Simulator:
         # One program on every device, each with its share of every cohort; they meet where replies are added up.
         everywhere = PartitionSpec()
         return jax.shard_map(program, mesh=self._mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
+
+
+def rehearse(problem: Problem, algorithm: Algorithm, clients: ClientData, conditions: Conditions) -> Asked:
+    """Return what a round of the algorithm asks for, on whatever engine: one is traced, and nothing is compiled or run."""
+    simulator = Simulator.build(problem, algorithm, conditions, Layout(VMAP))
+    kind = (clients.count, jnp.zeros(()).dtype)
+    if kind in simulator.rehearsed:
+        return simulator.rehearsed[kind]
+    weights = simulator.place(clients).weights
+
+    def one(clients: ClientData, key: Key, t: Any) -> Any:
+        return simulator.one_round(algorithm, clients, weights, key, simulator.start(algorithm, clients), t, None)
+
+    jax.eval_shape(one, clients, keys.root(0), 0)
+    return simulator.rehearsed.setdefault(kind, simulator.asked)
 
 
 class SimulatedRound(Round):
@@ -316,6 +341,7 @@ class SimulatedRound(Round):
                 fixed_steps=self.fixed_steps(row.id),
             )
             out = fn(LocalProblem(problem, client), client, *broadcast, *row.own)
+            self.asked.steps |= client.asked_steps
             reply = out if isinstance(out, Reply) else Reply(out)
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply.value))
             accepted = row.present & passed
@@ -379,15 +405,13 @@ class SimulatedRound(Round):
         return Executed(total, sums.weight, note, sums.refused, sums.work)
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
-        """Return W times the rows as a sum over edges, all at once."""
-        i, j = (jnp.asarray(ends) for ends in network.edges.T)
-        check, sound = self.conditions.guard.drop_nonfinite, jnp.ones(self.count, bool)
-        if check:
-            sound = jax.vmap(finite)(rows)
-            rows = jax.tree.map(lambda x: jnp.where(sound.reshape(-1, *[1] * (x.ndim - 1)), x, 0), rows)
-        ignored = jnp.sum(~sound[i], dtype=jnp.int32) + jnp.sum(~sound[j], dtype=jnp.int32)
+        """Return W times the rows, for all nodes at once."""
+        if not self.conditions.guard.drop_nonfinite:
+            return network.product(rows), jnp.zeros((), jnp.int32)
+        sound = jax.vmap(finite)(rows)
+        ignored = jnp.sum(jnp.where(sound, 0, jnp.asarray(network.degrees)), dtype=jnp.int32)
         # A message counts between two sound nodes; one that is not sound hears its neighbours to no avail.
-        return network.product(rows, sound[i] & sound[j] if check else None), ignored
+        return network.product(rows, sound), ignored
 
     def _states_of(self, ids: jax.Array) -> Tree:
         if self.simulator.layout.host_state:

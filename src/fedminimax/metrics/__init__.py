@@ -3,16 +3,19 @@ area under the ROC curve), robustness (the worst perturbation) and generated ima
 
 A metric is any function ``metric(problem, clients, state)`` that returns a number or a dict of numbers, in JAX. Those here are
 small dataclasses, so that the data they carry is passed to the compiled program and not built into it. All are taken over
-*all* clients, never over a sampled cohort.
+*all* clients, never over a sampled cohort. Those that can be good or bad say which way is ``better``.
 """
 
 from fedminimax import players
-from fedminimax.metrics.adversarial import PGD, RobustLoss
+from fedminimax.metrics.adversarial import PGD, PlainAscent, RobustLoss
 from fedminimax.metrics.auc import AUC, auc_score
 from fedminimax.metrics.base import (
+    HIGHER,
+    LOWER,
     Metric,
     On,
     Problem,
+    direction,
     evaluate,
     gradient,
     maximize_y,
@@ -33,7 +36,7 @@ from fedminimax.metrics.optimality import (
     Value,
     WorstCase,
 )
-from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, Residual
+from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, PersonalizedGap, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
     ClassLoss,
@@ -46,6 +49,8 @@ from fedminimax.metrics.quality import (
 
 __all__ = [
     "AUC",
+    "HIGHER",
+    "LOWER",
     "PGD",
     "ClassAccuracy",
     "ClassLoss",
@@ -64,7 +69,9 @@ __all__ = [
     "MoreauGradient",
     "NodeAccuracy",
     "On",
+    "PersonalizedGap",
     "Phi",
+    "PlainAscent",
     "Problem",
     "Residual",
     "RobustLoss",
@@ -72,6 +79,7 @@ __all__ = [
     "Value",
     "WorstCase",
     "auc_score",
+    "direction",
     "evaluate",
     "gradient",
     "maximize_y",

@@ -18,11 +18,13 @@ from jax.flatten_util import ravel_pytree
 from fedminimax import checks, players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, correct, examples_of, maximize_y, objective, value_and_grad_y
+from fedminimax.metrics.base import HIGHER, LOWER, _metric, correct, examples_of, maximize_y, objective, value_and_grad_y
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.robust import Problem
 from fedminimax.sets import L2Ball
+
+UNDER_ATTACK = {"loss": LOWER, "accuracy": HIGHER}
 
 
 @_metric
@@ -46,6 +48,7 @@ class RobustLoss:
     max_steps: int = field(default=200, metadata={"static": True})
     examples: int | None = field(default=None, metadata={"static": True})
     name = "robust"
+    better = UNDER_ATTACK
 
     def __post_init__(self) -> None:
         _at_least_one("RobustLoss", max_steps=self.max_steps, examples=self.examples)
@@ -88,6 +91,7 @@ class PGD:
     examples: int | None = field(default=None, metadata={"static": True})
     seed: int = field(default=0, metadata={"static": True})
     name = "pgd"
+    better = UNDER_ATTACK
 
     def __post_init__(self) -> None:
         _at_least_one("PGD", steps=self.steps, examples=self.examples)
@@ -116,6 +120,48 @@ class PGD:
         )
         worst = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values))
         return target.report(state.x, values[worst], jax.tree.map(lambda y: y[worst], points))
+
+
+@_metric
+class PlainAscent:
+    r"""The objective after a few plain ascent steps from the state's y: what the authors of cd-mage.txt report.
+
+    .. math:: y \leftarrow P(y + s \nabla_y F(x, y))
+
+    so many times, from the state's y, or from zero where :math:`\|y\|^2` is above a bound; their published code has 20 steps of
+    s = 1 and the bound 10 ("a few epochs" in the paper). The numbers are those of :class:`RobustLoss`, at the y that the steps
+    end at. It is not a maximum: :class:`RobustLoss` and :class:`PGD` find worse perturbations; this one is for comparison.
+
+    Args:
+        data: held-out :class:`~fedminimax.data.ClientData` or arrays {"inputs", "labels"}; by default the training clients.
+        steps: how many steps, each a pass forth and back over all examples.
+        step_size: s.
+        restart_above: ||y||^2 above which the steps start at zero.
+        examples: only so many examples, evenly spaced, are used, as by :class:`RobustLoss`. None: all.
+    """
+
+    data: Any = None
+    steps: int = field(default=20, metadata={"static": True})
+    step_size: float = field(default=1.0, metadata={"static": True})
+    restart_above: float = field(default=10.0, metadata={"static": True})
+    examples: int | None = field(default=None, metadata={"static": True})
+    name = "ascent"
+    better = UNDER_ATTACK
+
+    def __post_init__(self) -> None:
+        _at_least_one("PlainAscent", steps=self.steps, examples=self.examples)
+        for name in ("step_size", "restart_above"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} of PlainAscent must be above zero, but is {getattr(self, name)}.")
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the numbers at the end of the ascent."""
+        target = _target("PlainAscent", problem, clients, self.data, self.examples)
+        y, ascent = target.start(state), target.ascent(state.x)
+        y = players.select(players.sqnorm(y) > self.restart_above, players.zeros_like(y), y)
+        climb = lambda _, y: target.problem.project_y(players.add(y, ascent(y)[1], self.step_size))
+        y = jax.lax.fori_loop(0, self.steps, climb, y)
+        return target.report(state.x, target.value(state.x, y), y)
 
 
 class _Target(NamedTuple):

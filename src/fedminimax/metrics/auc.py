@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, examples_of, predictions
+from fedminimax.metrics.base import HIGHER, LOWER, _metric, examples_of, predictions
 from fedminimax.problems.examples import check_signs
 from fedminimax.problems.robust import Problem
+
+AREA = {"": HIGHER, "auc": HIGHER, "auc_error": LOWER}
 
 
 @_metric
@@ -49,6 +51,7 @@ class AUC:
     low: float = field(default=0.0, metadata={"static": True})
     high: float = field(default=1.0, metadata={"static": True})
     name = "auc"
+    better = AREA
 
     def __post_init__(self) -> None:
         if self.bins is not None and self.bins < 1:

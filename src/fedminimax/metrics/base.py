@@ -20,6 +20,8 @@ from fedminimax.problems.robust import Problem
 _T = TypeVar("_T")
 Metric = Callable[[Any, ClientData, Any], Any]
 
+LOWER, HIGHER = "lower", "higher"
+"""Which way a number is better."""
 BATCH = 500
 """How many examples go through a model at once."""
 
@@ -51,6 +53,21 @@ def evaluate(metrics: Mapping[str, Metric], problem: Problem, clients: ClientDat
         value = metric(problem, clients, state)
         flat |= {f"{name}/{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     return flat
+
+
+def direction(metrics: Mapping[str, Metric], column: str) -> str | None:
+    """Return which way a column of a history is better, "lower" or "higher"; None where nothing says so.
+
+    A metric says it by its attribute ``better``: one word for all its numbers, or a dict with a word for some of them.
+    """
+    name = next((n for n in (column, column.rpartition("/")[0]) if n in metrics), None)
+    if name is None:
+        return None
+    said = getattr(metrics[name], "better", None)
+    said = said.get(column[len(name) + 1 :]) if isinstance(said, Mapping) else said
+    if said not in (None, LOWER, HIGHER):
+        raise InputError(f"The metric {name!r} has better = {said!r}: it must be 'lower' or 'higher'.")
+    return said
 
 
 # -- the objective over everybody --------------------------------------------------------------------------------------
@@ -223,6 +240,11 @@ class On:
     def name(self) -> str:
         """The metric's own name."""
         return str(self.metric.name)
+
+    @property
+    def better(self) -> Any:
+        """Which way the metric's numbers are better."""
+        return getattr(self.metric, "better", None)
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> Any:
         """Return what the metric returns there."""

@@ -26,10 +26,12 @@ from fedminimax.data.datasets import FOLDER_VARIABLE, Arrays, Dataset, load
 from fedminimax.engines import wire
 from fedminimax.errors import InputError
 from fedminimax.metrics import base
-from fedminimax.metrics.base import _metric, in_batches
+from fedminimax.metrics.base import HIGHER, _metric, in_batches
 from fedminimax.players import Tree
 from fedminimax.problems.examples import check_outputs, weights_at_start
 from fedminimax.problems.robust import Problem
+
+SCORE = {"score": HIGHER}
 
 
 @jax.tree_util.register_dataclass
@@ -74,6 +76,7 @@ class InceptionScore:
     splits: int = field(default=10, metadata={"static": True})
     seed: int = field(default=0, metadata={"static": True})
     name = "inception"
+    better = SCORE
 
     def __post_init__(self) -> None:
         if self.splits < 1 or self.samples < 1 or self.samples % self.splits:

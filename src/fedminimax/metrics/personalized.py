@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, correct, examples_of
+from fedminimax.metrics.base import HIGHER, LOWER, _metric, ascend, correct, examples_of
 from fedminimax.players import Point
 from fedminimax.problems.base import Span, group_mean, per_example
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -30,6 +31,7 @@ class Residual:
     """
 
     name = "residual"
+    better = LOWER
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the norm."""
@@ -44,6 +46,54 @@ class Residual:
 
         moved = jax.lax.map(step, (jnp.arange(clients.count), z, problem.network.product(z)))
         return players.norm(players.sub(moved, z))
+
+
+@_metric
+class PersonalizedGap:
+    """max over Y' of F(X, Y') - min over X' of F(X', Y), where F has the coupling: zero at the solution only.
+
+    Both are taken on the problem's sets, by accelerated projected steps from where the nodes are; where F is convex-concave and
+    not strongly so, the sets must be bounded.
+
+    Args:
+        tol: when either is solved: the norm of its projected gradient, over 1 + its norm at the start.
+        max_steps: the most steps of each.
+    """
+
+    tol: float = field(default=1e-8, metadata={"static": True})
+    max_steps: int = field(default=2000, metadata={"static": True})
+    name = "gap"
+    better = LOWER
+
+    def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
+        """Return the gap."""
+        problem = _personal(problem, "PersonalizedGap")
+        data, here = jax.tree.map(jnp.asarray, clients), Point(state.x, state.y)
+        everybody = jnp.arange(clients.count)
+        own = lambda fn, z: jax.lax.map(
+            lambda row: fn(row[1].x, row[1].y, Span(data, data.starts[row[0]], data.sizes[row[0]])), (everybody, z)
+        )
+
+        def value(z: Point) -> jax.Array:
+            mixed = problem.network.product(z)
+            return jnp.sum(own(problem.value, z)) + problem.coupling / 2 * (
+                players.dot(z.x, mixed.x) - players.dot(z.y, mixed.y)
+            )
+
+        def slope(z: Point) -> Point:
+            return problem.coupled(own(problem.grad, z), problem.network.product(z))
+
+        up = lambda y: Point(here.x, y)
+        down = lambda x: Point(x, here.y)
+        best_y = ascend(
+            lambda y: value(up(y)), lambda y: (value(up(y)), slope(up(y)).y), jax.vmap(problem.project_y), here.y, self.tol,
+            self.max_steps,
+        )  # fmt: skip
+        best_x = ascend(
+            lambda x: -value(down(x)), lambda x: (-value(down(x)), players.scale(slope(down(x)).x, -1.0)),
+            jax.vmap(problem.project_x), here.x, self.tol, self.max_steps,
+        )  # fmt: skip
+        return value(up(best_y)) - value(down(best_x))
 
 
 @_metric
@@ -73,6 +123,7 @@ class NodeAccuracy:
 
     clients: Any = None
     name = "node_accuracy"
+    better = HIGHER
 
     def each(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy on each node, [M]."""
@@ -110,6 +161,7 @@ class GlobalAccuracy:
 
     data: Any = None
     name = "global_accuracy"
+    better = HIGHER
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy."""

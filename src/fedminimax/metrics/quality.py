@@ -10,9 +10,12 @@ import jax.numpy as jnp
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import _metric, correct, point, predictions
+from fedminimax.metrics.base import HIGHER, LOWER, _metric, correct, point, predictions
 from fedminimax.problems.base import by_client, group_mean, per_example
 from fedminimax.problems.robust import Problem
+
+SHARES = {**dict.fromkeys(("all", "mean", "worst", "worst20", "best20"), HIGHER), "variance": LOWER}
+"""Which way the numbers of an accuracy are better."""
 
 
 @_metric
@@ -25,6 +28,7 @@ class ClientLoss:
 
     clients: Any = None
     name = "client_loss"
+    better = LOWER
 
     def each(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return f_1, ..., f_N."""
@@ -46,6 +50,7 @@ class ClientAccuracy:
 
     clients: Any = None
     name = "client_accuracy"
+    better = SHARES
 
     def each(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy of each client, [N]."""
@@ -69,6 +74,7 @@ class ClientError:
     clients: Any = None
     scale: Any = 1.0
     name = "client_error"
+    better = LOWER
 
     def each(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the error of each client, [N]."""
@@ -116,6 +122,7 @@ class ClassAccuracy:
     data: Any = None
     classes: int = field(default=0, metadata={"static": True})
     name = "accuracy"
+    better = SHARES
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""
@@ -137,6 +144,7 @@ class ClassLoss:
     data: Any = None
     classes: int = field(default=0, metadata={"static": True})
     name = "class_loss"
+    better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return the summary."""

@@ -12,6 +12,7 @@ from fedminimax.models.convolutions import Padding, conv, conv_max_pool, conv_tr
 from fedminimax.models.dcgan import DCGANDiscriminator, DCGANGenerator
 from fedminimax.models.layers import BatchNorm, ConvPool, Shifted
 from fedminimax.models.networks import CNN, MLP, VGG11, LeNet5, Linear, Logistic, ResNet18, TutorialCNN
+from fedminimax.models.pooled_gan import PooledDiscriminator, PooledGenerator
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic": Logistic,
@@ -38,6 +39,8 @@ __all__ = [
     "Linear",
     "Logistic",
     "Padding",
+    "PooledDiscriminator",
+    "PooledGenerator",
     "ResNet18",
     "Shifted",
     "TutorialCNN",

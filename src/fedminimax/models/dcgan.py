@@ -37,12 +37,8 @@ class DCGANGenerator(nn.Module):
     @nn.compact
     def __call__(self, noise: jax.Array) -> jax.Array:
         """Return images, (batch, size, size, channels), from noise vectors, (batch, latent)."""
-        _check_size("DCGANGenerator", self.size)
-        if noise.ndim != 2 or noise.shape[1] != self.latent:
-            raise InputError(
-                f"DCGANGenerator takes noise of shape (batch, {self.latent}), not {noise.shape}: "
-                f"reshape the noise, or set latent to its length."
-            )
+        check_size("DCGANGenerator", self.size)
+        check_noise("DCGANGenerator", noise, self.latent)
         side = self.size // 4
         # no biases before a batch normalisation: it would subtract them again
         x = Dense(side * side * 2 * self.features, "dcgan", use_bias=False)(noise)
@@ -69,7 +65,7 @@ class DCGANDiscriminator(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Return the logits, (batch,), of NHWC images in [-1, 1]."""
-        _check_size("DCGANDiscriminator", self.size)
+        check_size("DCGANDiscriminator", self.size)
         if images.ndim != 4 or images.shape[1:3] != (self.size, self.size):
             raise InputError(
                 f"DCGANDiscriminator takes images of shape (batch, {self.size}, {self.size}, channels), "
@@ -82,6 +78,16 @@ class DCGANDiscriminator(nn.Module):
         return Dense(1, "dcgan")(flatten(x))[:, 0]
 
 
-def _check_size(model: str, size: int) -> None:
+def check_noise(model: str, noise: jax.Array, latent: int) -> None:
+    """Raise an error that names the cause and the cure unless the noise is one vector an image."""
+    if noise.ndim != 2 or noise.shape[1] != latent:
+        raise InputError(
+            f"{model} takes noise of shape (batch, {latent}), not {noise.shape}: "
+            f"reshape the noise, or set latent to its length."
+        )
+
+
+def check_size(model: str, size: int) -> None:
+    """Raise an error unless an image can be halved twice."""
     if size < 4 or size % 4:
         raise InputError(f"{model} has size {size}: choose a positive multiple of 4, such as 28 or 32.")

@@ -36,16 +36,22 @@ def _dcgan(fan_in: int) -> tuple[Initializer, Initializer]:
     return nn.initializers.normal(0.02), nn.initializers.zeros_init()
 
 
+def _xavier(fan_in: int) -> tuple[Initializer, Initializer]:
+    return nn.initializers.xavier_uniform(), nn.initializers.zeros_init()
+
+
 INITIALIZERS: dict[str, Callable[[int], tuple[Initializer, Initializer]]] = {
     "lecun": _lecun,
     "pytorch": _pytorch,
     "dcgan": _dcgan,
+    "xavier": _xavier,
 }
 """How kernels and biases start, by name, given the number of inputs that an output sums over (its fan-in).
 
 - "lecun": kernels are normal with variance 1 / fan_in, cut off at two deviations; biases are zero. Flax's default.
 - "pytorch": kernels and biases are uniform on [-1 / sqrt(fan_in), 1 / sqrt(fan_in)]. PyTorch's default.
 - "dcgan": kernels are normal with deviation 0.02; biases are zero. Radford, Metz and Chintala, 2016.
+- "xavier": kernels are uniform with variance 2 / (fan_in + fan_out); biases are zero. Glorot and Bengio, 2010.
 """
 
 
@@ -178,17 +184,20 @@ class ConvPool(Layer):
     Attributes:
         window: height and width of the kernel.
         padding: "SAME", "VALID", or a (low, high) pair for each axis.
+        slope: of the ReLU where its input is negative; above zero it is a leaky one.
     """
 
     window: int = 3
     padding: Padding = "SAME"
+    slope: float = 0.0
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return images of half the height and width of the convolved ones, (batch, height, width, features)."""
         inputs, kernel, bias = self.parameters(inputs, (self.window, self.window))
         # max and ReLU commute, and so do max and adding a constant: pooling first leaves a quarter of the work to both.
-        return nn.relu(conv_max_pool(inputs, kernel, self.padding) + bias)
+        pooled = conv_max_pool(inputs, kernel, self.padding) + bias
+        return nn.leaky_relu(pooled, self.slope) if self.slope else nn.relu(pooled)
 
 
 class BatchNorm(nn.Module):

@@ -98,12 +98,12 @@ class LeNet5(nn.Module):
     Attributes:
         classes: number of classes.
         last_relu: whether the outputs go through a ReLU too.
-        initializer: how weights and biases start: "pytorch" (uniform, as PyTorch's default) or "lecun" (normal, and zero).
+        initializer: how weights and biases start: "lecun" (normal, and zero) or "pytorch" (uniform, as PyTorch's default).
     """
 
     classes: int = 10
     last_relu: bool = False
-    initializer: str = "pytorch"
+    initializer: str = "lecun"
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -125,11 +125,11 @@ class TutorialCNN(nn.Module):
 
     Attributes:
         classes: number of classes.
-        initializer: how weights and biases start: "pytorch" (uniform, as PyTorch's default) or "lecun" (normal, and zero).
+        initializer: how weights and biases start: "lecun" (normal, and zero) or "pytorch" (uniform, as PyTorch's default).
     """
 
     classes: int = 10
-    initializer: str = "pytorch"
+    initializer: str = "lecun"
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -151,11 +151,11 @@ class VGG11(nn.Module):
 
     Attributes:
         classes: number of classes.
-        initializer: how weights and biases start: "pytorch" (uniform, as PyTorch's default) or "lecun" (normal, and zero).
+        initializer: how weights and biases start: "lecun" (normal, and zero) or "pytorch" (uniform, as PyTorch's default).
     """
 
     classes: int = 10
-    initializer: str = "pytorch"
+    initializer: str = "lecun"
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -183,13 +183,13 @@ class ResNet18(nn.Module):
         classes: number of classes.
         width: number of features of the first stage; 16 makes a small ResNet-18.
         groups: number of groups of features that are normalised together; it divides width.
-        initializer: how weights and biases start: "pytorch" (uniform, as PyTorch's default) or "lecun" (normal, and zero).
+        initializer: how weights and biases start: "lecun" (normal, and zero) or "pytorch" (uniform, as PyTorch's default).
     """
 
     classes: int = 10
     width: int = 64
     groups: int = 8
-    initializer: str = "pytorch"
+    initializer: str = "lecun"
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:

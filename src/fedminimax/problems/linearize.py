@@ -59,8 +59,19 @@ class Linearized:
         if self.coordinates is not None:
             x = _scatter(x, self.weights, self.coordinates)
         # J x by forward differentiation: J has a row for every score and a column for every weight.
-        scores, change = jax.jvp(lambda w: self.function(w, inputs), (self.weights,), (x,))
+        scores, change = jax.jvp(lambda w: self.function(w, inputs), (self._at(inputs),), (x,))
         return scores + change
+
+    def _at(self, inputs: Any) -> Any:
+        """Return w. A layer whose weights are all equal, such as zeros, has exact zeros added that depend on the inputs.
+
+        XLA on CPUs multiplies wrongly by one number that is broadcast to a matrix, a constant above all.
+        """
+        nothing = 0.0 * jax.tree.leaves(inputs)[0].ravel()[0]
+        zeros = lambda a: (nothing * jnp.arange(a.size)).reshape(a.shape).astype(a.dtype)  # not one number: entry by entry
+        constant = lambda a: a.ndim > 1 and not isinstance(a, jax.core.Tracer)
+        alike = lambda a: constant(a) and bool((np.asarray(a) == np.asarray(a).flat[0]).all())
+        return jax.tree.map(lambda a: a + zeros(a) if alike(a) else a, self.weights)
 
 
 def linearize(model: Any, params: Any, *, features: int | None = None, seed: int = 0) -> Linearized:

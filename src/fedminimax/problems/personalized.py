@@ -1,4 +1,8 @@
-"""The problem min_X max_Y sum_m f_m(x_m, y_m) + c/2 <X, WX> - c/2 <Y, WY>: every node its own players, near its neighbours'."""
+"""The problem min_X max_Y sum_m f_m(x_m, y_m) + c/2 <X, WX> - c/2 <Y, WY>: every node its own players, near its neighbours'.
+
+A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022
+(personalized-minmax.txt), problem (2).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A robust classifier of its own on every node of a graph: personalized-minmax.txt, section 2.2."""
+"""A robust classifier of its own on every node of a graph.
+
+A. Beznosikov, A. Sadiev, V. Sushko and A. Gasnikov, "Decentralized personalized federated min-max problems", preprint, 2022
+(personalized-minmax.txt), section 2.2.
+"""
 
 from __future__ import annotations
 

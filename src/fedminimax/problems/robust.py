@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
@@ -44,6 +46,7 @@ class RobustProblem:
         predict: optional ``predict(x, inputs) -> scores``, used by the accuracy metrics.
         name: what to call it in tables and figures.
         count: the number of clients; ``run`` fills it in.
+        w0: where the weights start, one number per client, in W; None: equal weights.
     """
 
     loss: Callable[[Tree, Tree], jax.Array]
@@ -54,6 +57,7 @@ class RobustProblem:
     predict: Callable[[Tree, Tree], jax.Array] | None = None
     name: str = "robust problem"
     count: int | None = None
+    w0: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.penalty, Penalty):
@@ -63,6 +67,16 @@ class RobustProblem:
         self.x_set.check(self.x0, "x")  # type: ignore[union-attr]
         if isinstance(self.weights, str) and self.weights != "size":
             raise InputError(f"weights must be None, 'size' or one number per client, not {self.weights!r}.")
+        if self.w0 is not None:
+            object.__setattr__(self, "w0", np.asarray(checked_start("w", jnp.asarray(self.w0))))
+            if self.count is not None:
+                self._check_w0(self.count)
+
+    def _check_w0(self, count: int) -> None:
+        if self.w0.shape != (count,):
+            raise InputError(f"w0 has shape {self.w0.shape}, but there are {count} clients: give one number each.")
+        if not bool(self.y_set.contains(self.w0)):
+            raise InputError(f"w0 is outside of the set {self.y_set!r} of {type(self.penalty).__name__}: give weights in it.")
 
     # -- one client's loss ---------------------------------------------------------------------------------------------
 
@@ -93,7 +107,8 @@ class RobustProblem:
     @property
     def y0(self) -> jax.Array:
         """Where the weights start."""
-        return self.penalty.start(self.clients)
+        equal = self.penalty.start(self.clients)
+        return equal if self.w0 is None else jnp.asarray(self.w0, equal.dtype)
 
     @property
     def y_set(self) -> Set:
@@ -191,7 +206,7 @@ def _shared(problem: RobustProblem, count: int) -> MinimaxProblem:
     return MinimaxProblem(
         loss,
         problem.x0,
-        penalty.start(count),
+        _bound(problem, count).y0,
         x_set=problem.x_set,
         y_set=penalty.set(count),
         best_response=best_response,
