@@ -75,6 +75,7 @@ engines (tests/algorithms/test_contract.py) compares engines with each other, no
 def test_files(file: str) -> list[str]:
     """Return the test modules for a source file."""
     patterns = next(tests for start, tests in TESTS.items() if file.startswith(start))
+    patterns = [*patterns, "tests/algorithms/test_starts.py"] if file.startswith("algorithms/") else patterns
     return [str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
 
 
