@@ -110,11 +110,12 @@ def main() -> None:
 
 def draw(which: str, out: Path) -> None:
     """Draw and tabulate what has been run: the mean over seeds, and a band from the least to the greatest."""
-    figure = Figure(figsize=(9.6, 5.4), layout="constrained")
-    grid = figure.subplots(len(METHODS), len(PERIODS), sharex=True, sharey=True)
+    periods = [period for period in PERIODS if list(FOLDER.glob(f"{which}-[SL]*NN-{period}-*.json"))]
+    figure = Figure(figsize=(1.2 + 2.8 * len(periods), 5.4), layout="constrained")
+    grid = figure.subplots(len(METHODS), len(periods), sharex=True, sharey=True, squeeze=False)
     print(f"{'':10s} {'T':>4s} " + " ".join(f"{metric:>16s}" for metric in CURVES))
     for row, (name, title) in zip(grid, METHODS.items(), strict=True):
-        for ax, period in zip(row, PERIODS, strict=True):
+        for ax, period in zip(row, periods, strict=True):
             runs = [json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"{which}-{name}-{period}-*.json"))]
             ax.set_title(f"{title}, T = {period}", fontsize=9)
             if not runs:
@@ -132,7 +133,8 @@ def draw(which: str, out: Path) -> None:
         ax.set_xlabel("epochs")
     for ax in grid[:, 0]:
         ax.set_ylabel("accuracy")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    labels = max((ax.get_legend_handles_labels() for ax in grid.flat), key=lambda found: len(found[0]))
+    figure.legend(*labels, loc="outside lower center", ncols=min(3, len(periods)), frameon=False)
     figure.savefig(out, dpi=130)
 
 

@@ -63,7 +63,10 @@ TESTS: dict[str, list[str]] = {
     "problems/": ["tests/problems/test_*.py", "tests/metrics/test_optimality.py"],
     "metrics/personalized": [*NODES, "tests/metrics/test_personal*.py"],
     "metrics/": ["tests/metrics/test_*.py"],
-    "algorithms/": [*SHARED, *ROBUST, *NODES, "tests/problems/test_problems.py"],
+    **dict.fromkeys([f"algorithms/{m}" for m in ("afl", "delta", "drfa", "fed_avg", "q_fed", "robust", "scaff")], ROBUST[:1]),
+    **dict.fromkeys([f"algorithms/{m}" for m in ("decentralized", "local_extra", "sliding")], NODES),
+    **dict.fromkeys([f"algorithms/{m}" for m in ("catalyst", "cd_mage", "coda", "extra")], SHARED[1:]),
+    "algorithms/": [*SHARED[:1], "tests/algorithms/test_solvers.py", "tests/algorithms/test_theory.py", "tests/test_run.py"],
 }
 """Where the tests of a file are; of these, the test files that enter the changed function are run. What runs all methods on all
 engines (tests/algorithms/test_contract.py) compares engines with each other, not with the truth, and is left out."""
@@ -72,6 +75,7 @@ engines (tests/algorithms/test_contract.py) compares engines with each other, no
 def test_files(file: str) -> list[str]:
     """Return the test modules for a source file."""
     patterns = next(tests for start, tests in TESTS.items() if file.startswith(start))
+    patterns = [*patterns, "tests/algorithms/test_starts.py"] if file.startswith("algorithms/") else patterns
     return [str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
 
 
@@ -189,10 +193,10 @@ def survey(files: list[str]) -> dict:
     return {name: known[name] for name in files}
 
 
-def judge(tree: Path, mutant: Mutant) -> dict:
+def judge(tree: Path, mutant: Mutant, only: list[str] | None) -> dict:
     """Return the row of a mutant: killed by which test, out of time, or survived."""
     where = f"{mutant.file}:{mutant.function}"
-    known = survey(test_files(mutant.file))
+    known = {n: {"tests": {}, "entered": {"": [where]}} for n in only} if only else survey(test_files(mutant.file))
     # The lines of a class or a module run when it is imported: then whatever enters one of its functions.
     names = {n: set().union(*m["entered"].values()) for n, m in known.items()}
     entering = lambda place: {n: m for n, m in known.items() if any(e.startswith(place) for e in names[n])}
@@ -282,6 +286,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many mutants, from each file in proportion; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--id", nargs="*", help="these mutants only")
+    parser.add_argument("--tests", nargs="*", help="these test modules only; default: those that belong to the file")
     parser.add_argument("--again", help="run those of this status again, but for the equivalent ones: survived")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no mutant after so long")
     parser.add_argument("--list", action="store_true", help="show the mutants, and what became of them")
@@ -310,7 +315,7 @@ def main() -> None:
         for i, mutant in enumerate(chosen):
             if time.time() > began + 60 * asked.minutes:
                 break
-            now, row = time.time(), judge(tree, mutant)
+            now, row = time.time(), judge(tree, mutant, asked.tests)
             write(rows() | {mutant.id: row})
             said = [row[c] for c in ("id", "file", "line", "kind", "status", "test")]
             print(f"{i + 1}/{len(chosen)}", *said, f"{time.time() - now:.0f} s", flush=True)
