@@ -22,7 +22,7 @@ from fedminimax.players import Array, Tree
 from fedminimax.problems.base import Form, MinimaxProblem
 from fedminimax.schedules import as_schedule, is_schedule
 
-ALGORITHMS: dict[str, type[Algorithm[Any, Any]]] = {}
+ALGORITHMS: dict[str, type[Algorithm]] = {}
 """Every method by its class name, filled by :func:`algorithm`."""
 
 P = TypeVar("P", bound=Form)

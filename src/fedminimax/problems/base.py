@@ -190,7 +190,7 @@ class MinimaxProblem(Form):
         self._check_separable()
         return self, clients
 
-    def client_loss(self, z: Any) -> Callable[[Tree], jax.Array]:
+    def client_loss(self, z: Point) -> Callable[[Tree], jax.Array]:
         """Return the loss at z = (x, y) as a function of a batch."""
         self._check_separable()
         return lambda batch: self.loss(z.x, z.y, batch)

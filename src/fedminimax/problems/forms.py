@@ -12,13 +12,10 @@ import jax
 
 from fedminimax.network import Network
 from fedminimax.players import Point, Tree
-from fedminimax.problems.base import MinimaxProblem, Span
-from fedminimax.problems.personalized import PersonalizedProblem
-from fedminimax.problems.robust import RobustProblem, SharedForm
+from fedminimax.problems.base import Span
+from fedminimax.problems.robust import Problem, SharedForm
 
-BoundProblem = MinimaxProblem | RobustProblem | PersonalizedProblem
-"""What engines run: a problem of any of the three forms, bound to its clients."""
-AnyProblem = BoundProblem | SharedForm
+AnyProblem = Problem | SharedForm
 """What users hand to a run."""
 
 

@@ -121,7 +121,14 @@ class PersonalizedProblem(Form):
 
     def shared(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
         """There is no shared y."""
-        raise InputError(
+        raise self._apart()
+
+    def client_loss(self, z: Point) -> Callable[[Tree], jax.Array]:
+        """There is no one point at which all nodes could be asked."""
+        raise self._apart()
+
+    def _apart(self) -> InputError:
+        return InputError(
             f"{self.name} has players of its own on every node: measure it with metrics.Residual, Consensus, NodeAccuracy, "
             "GlobalAccuracy or Distance."
         )

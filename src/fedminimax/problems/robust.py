@@ -27,6 +27,7 @@ from fedminimax.problems.base import (
     on_batch,
     per_example,
 )
+from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.sets import Set, as_set
 
 
@@ -127,7 +128,7 @@ class RobustProblem(Form):
         """Return f_1(x), ..., f_N(x)."""
         return by_client(per_example(lambda batch: self.loss(x, batch), clients.fields, clients.total), clients)
 
-    def client_loss(self, z: Any) -> Callable[[Tree], jax.Array]:
+    def client_loss(self, z: Point) -> Callable[[Tree], jax.Array]:
         """Return the loss at z as a function of a batch."""
         return lambda batch: self.loss(z.x, batch)
 
@@ -163,8 +164,8 @@ class SharedForm:
         return _shared(self.robust, clients.count), clients.numbered()
 
 
-Problem = MinimaxProblem | RobustProblem
-"""What the engines run."""
+Problem = MinimaxProblem | RobustProblem | PersonalizedProblem
+"""What engines run: a problem of any of the three forms, bound to its clients."""
 
 
 @functools.lru_cache(maxsize=64)  # one object each, so that programs compiled for it are found again
