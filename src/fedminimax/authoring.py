@@ -16,6 +16,7 @@ from fedminimax.federation.cohort import Clients, Cohort, Replies
 from fedminimax.federation.nodes import Nodes, Rows
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem, NodeProblem, RobustClientProblem
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Piecewise, PowerDecay, Scalar
@@ -24,6 +25,7 @@ from fedminimax.steps import ClientSteps, Steps, UniformSteps
 __all__ = [
     "Algorithm",
     "Client",
+    "ClientProblem",
     "ClientSteps",
     "Clients",
     "Cohort",
@@ -33,6 +35,7 @@ __all__ = [
     "MinimaxProblem",
     "Model",
     "Momentum",
+    "NodeProblem",
     "Nodes",
     "PersonalizedProblem",
     "Piecewise",
@@ -42,6 +45,7 @@ __all__ = [
     "Proximal",
     "Replies",
     "Reply",
+    "RobustClientProblem",
     "RobustMethod",
     "RobustProblem",
     "Rows",

@@ -13,14 +13,14 @@ import pandas as pd
 
 from fedminimax import plots
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Engine
 from fedminimax.engines.simulator import rehearse
 from fedminimax.errors import InputError
 from fedminimax.inputs import check_input
-from fedminimax.metrics import Metric, Problem
+from fedminimax.metrics import Metric
 from fedminimax.metrics import named as named_metrics
-from fedminimax.problems.robust import SharedForm
+from fedminimax.problems.forms import AnyProblem
 from fedminimax.result import Result
 from fedminimax.run import SIMULATOR, engine_of, run
 
@@ -79,8 +79,8 @@ class Curves:
 
 
 def compare(
-    problem: Problem | SharedForm,
-    clients: ClientData,
+    problem: AnyProblem,
+    clients: ClientSource,
     methods: Mapping[str, Algorithm] | Sequence[Algorithm],
     *,
     rounds: int,
@@ -133,7 +133,7 @@ def compare(
     return Curves(results, named)
 
 
-def upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algorithm) -> int:
+def upload(problem: AnyProblem, clients: ClientSource, algorithm: Algorithm) -> int:
     """Return how many floats a round of a method sends up when everybody answers.
 
     Nothing is run, but for methods that ask only a part of a cohort (DeltaFL): of those one round is, with the seed 0.
@@ -145,7 +145,7 @@ def upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algori
     return sum(message.places * sum(message.up.values()) for message in messages)
 
 
-def at_upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Algorithm, floats: int) -> Algorithm:
+def at_upload(problem: AnyProblem, clients: ClientSource, algorithm: Algorithm, floats: int) -> Algorithm:
     """Return the algorithm with the cohort whose upload is nearest to so many floats a round."""
     name = type(algorithm).__name__
     now = upload(problem, clients, algorithm)
@@ -170,7 +170,7 @@ def at_upload(problem: Problem | SharedForm, clients: ClientData, algorithm: Alg
     return algorithm.replace(cohort_size=best)
 
 
-def _budget(problem: Any, clients: ClientData, methods: Mapping[str, Algorithm], wanted: bool | str | int) -> int:
+def _budget(problem: AnyProblem, clients: ClientSource, methods: Mapping[str, Algorithm], wanted: bool | str | int) -> int:
     if wanted is True:
         wanted = next(iter(methods))
     if not isinstance(wanted, str):

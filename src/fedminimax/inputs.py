@@ -10,19 +10,20 @@ import numpy as np
 
 from fedminimax import checks
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.data.generated import GeneratedClients
 from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
+from fedminimax.problems.forms import AnyProblem
 from fedminimax.problems.robust import Problem, RobustProblem
 from fedminimax.result import Result
 
 
 def check_input(
-    problem: Any, clients: ClientData, algorithm: Algorithm, rounds: Any, eval_every: Any = None
-) -> tuple[Problem, ClientData]:
+    problem: AnyProblem, clients: ClientSource, algorithm: Algorithm, rounds: int, eval_every: int | None = None
+) -> tuple[Problem, ClientSource]:
     """Return the problem as it is on these clients, with their data as its loss takes them.
 
     Raise an :class:`InputError` for what cannot be run, before anything is compiled.

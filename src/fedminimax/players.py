@@ -6,13 +6,22 @@ that "which part of a message belongs to which player" can be read off its field
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Tree = Any
 """Any JAX pytree of arrays."""
+Array = jax.Array | np.ndarray
+"""Numbers inside of a compiled program or outside."""
+Count = int | jax.Array
+"""A whole number: known when programs are compiled, or not before they run."""
+Number = float | jax.Array
+"""A real number, likewise."""
+
+_T = TypeVar("_T")
 
 
 class Point(NamedTuple):
@@ -22,22 +31,22 @@ class Point(NamedTuple):
     y: Tree
 
 
-def add(a: Tree, b: Tree, scale: Any = 1.0) -> Tree:
+def add(a: _T, b: Tree, scale: Number = 1.0) -> _T:
     """Return a + scale * b, leaf by leaf, in a's dtypes."""
     return jax.tree.map(lambda p, q: (p + scale * q).astype(p.dtype), _arrays(a), b)
 
 
-def sub(a: Tree, b: Tree) -> Tree:
+def sub(a: _T, b: Tree) -> _T:
     """Return a - b, leaf by leaf."""
     return jax.tree.map(jnp.subtract, a, b)
 
 
-def scale(tree: Tree, factor: Any) -> Tree:
+def scale(tree: _T, factor: Number) -> _T:
     """Return factor * tree, leaf by leaf, in the tree's dtypes."""
     return jax.tree.map(lambda p: (factor * p).astype(p.dtype), _arrays(tree))
 
 
-def zeros_like(tree: Tree) -> Tree:
+def zeros_like(tree: _T) -> _T:
     """Return zeros of the same structure."""
     return jax.tree.map(jnp.zeros_like, tree)
 
@@ -62,7 +71,7 @@ def size(tree: Tree) -> int:
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def select(condition: Any, a: Tree, b: Tree) -> Tree:
+def select(condition: jax.Array | bool, a: _T, b: _T) -> _T:
     """Return a where the scalar condition holds, else b."""
     return jax.tree.map(lambda p, q: jnp.where(condition, p, q), a, b)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Engine, Execution, Snapshot
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import ROOM, Simulator, rehearse
@@ -21,11 +21,11 @@ from fedminimax.federation.cohort import Conditions
 from fedminimax.federation.guard import Guard
 from fedminimax.federation.trace import Trace
 from fedminimax.inputs import beginning, check_input
-from fedminimax.metrics import Metric, Problem, named
+from fedminimax.metrics import Metric, named
 from fedminimax.observers import Watched, checked, tell
 from fedminimax.players import Tree
+from fedminimax.problems.forms import AnyProblem
 from fedminimax.problems.personalized import PersonalizedProblem
-from fedminimax.problems.robust import SharedForm
 from fedminimax.progress import ProgressBar
 from fedminimax.result import Result
 from fedminimax.story import Story, steps_taken
@@ -36,8 +36,8 @@ _CALL_SECONDS = 0.5
 
 
 def run(
-    problem: Problem | PersonalizedProblem | SharedForm,
-    clients: ClientData,
+    problem: AnyProblem,
+    clients: ClientSource,
     algorithm: Algorithm,
     *,
     rounds: int,

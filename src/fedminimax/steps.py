@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.errors import InputError
+from fedminimax.players import Count
 from fedminimax.random.sampling import below
 
 STEPS, EPOCHS = "steps", "epochs"
@@ -50,7 +51,7 @@ Steps = int | UniformSteps | ClientSteps
 """What `local_steps` may be."""
 
 
-def draw(spec: Steps, bits: jax.Array, client: Any, size: Any, batch_size: int | None) -> Any:
+def draw(spec: Steps, bits: jax.Array, client: Count, size: Count, batch_size: int | None) -> Count:
     """Return tau for one client (an int where it is known at compile time).
 
     Args:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Progress
 from fedminimax.federation import accounting
 from fedminimax.federation.accounting import Message
@@ -111,7 +111,7 @@ class Story:
 
 def steps_taken(
     algorithm: Algorithm,
-    clients: ClientData,
+    clients: ClientSource,
     seed: int,
     trace: Trace | None,
     before: Result | None,

@@ -16,15 +16,15 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedminimax import devices as host
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientSource
 from fedminimax.engines.simulator import AUTO, Carry, Layout, Program, Script, Strategy
 from fedminimax.errors import InputError
 from fedminimax.federation import accounting
 from fedminimax.federation.cohort import Conditions
 from fedminimax.federation.guard import Guard
 from fedminimax.inputs import check_input
-from fedminimax.metrics import HIGHER, LOWER, Metric, Problem, direction, evaluate, named
-from fedminimax.problems.robust import SharedForm
+from fedminimax.metrics import HIGHER, LOWER, Metric, direction, evaluate, named
+from fedminimax.problems.forms import AnyProblem
 from fedminimax.random import keys
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Sweep:
 
 
 def sweep(
-    problem: Problem | SharedForm,
-    clients: ClientData,
+    problem: AnyProblem,
+    clients: ClientSource,
     algorithm: Algorithm,
     *,
     rounds: int,
@@ -210,7 +210,7 @@ def _run_all(
     columns: dict[str, np.ndarray],
     points: int,
     seeds: list[int],
-    clients: ClientData,
+    clients: ClientSource,
     rounds: int,
     every: int,
     metrics: dict[str, Metric],

@@ -3,19 +3,19 @@ steps as the SCAFF-PD paper, appendix C.1, runs it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
 from fedminimax.algorithms.robust import LocalDescent, Weighed, heard
+from fedminimax.federation.cohort import Clients
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class AFL(LocalDescent):
+class AFL(LocalDescent[Weighed]):
     r"""Descent in the model and ascent in the weights on clients, everybody taking part.
 
     .. math:: x^{r+1} = \sum_i w_i^r u_i^{(K)},\quad
@@ -37,11 +37,11 @@ class AFL(LocalDescent):
     local_steps: Steps = static(default=1)
     batch_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Weighed:
+    def init(self, problem: RobustProblem) -> Weighed:
         """Return (x_0, w_0)."""
         return Weighed(*problem.start)
 
-    def round(self, problem: Any, state: Weighed, clients: Any) -> Weighed:
+    def round(self, problem: RobustProblem, state: Weighed, clients: Clients) -> Weighed:
         """Step both players from the same point."""
         cohort = clients.all()
         reports = heard(cohort.map(self.report_loss, state.x), clients.count)

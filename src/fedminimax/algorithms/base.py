@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
 from fedminimax import checks, steps, wire
+from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
-from fedminimax.problems.base import MinimaxProblem
+from fedminimax.federation.cohort import Clients
+from fedminimax.players import Array, Tree
+from fedminimax.problems.base import Form, MinimaxProblem
 from fedminimax.schedules import as_schedule, is_schedule
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}
 """Every method by its class name, filled by :func:`algorithm`."""
 
+P = TypeVar("P", bound=Form)
+"""The form of problem that a method is for."""
+S = TypeVar("S")
+"""A method's state."""
 _T = TypeVar("_T")
 
 
@@ -31,8 +37,8 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
-class Algorithm(ABC):
-    """The base of all methods.
+class Algorithm(ABC, Generic[P, S]):
+    """The base of all methods: ``Algorithm[the form of problem, the state]``.
 
     Attributes:
         solves: the kind of problem that the method is for.
@@ -41,18 +47,18 @@ class Algorithm(ABC):
     solves: ClassVar[type] = MinimaxProblem
 
     @abstractmethod
-    def init(self, problem: Any) -> Tree:
+    def init(self, problem: P) -> S:
         """Return the state before round 0: a NamedTuple with the players x and y among its fields."""
 
     @abstractmethod
-    def round(self, problem: Any, state: Any, clients: Any) -> Tree:
+    def round(self, problem: P, state: S, clients: Clients) -> S:
         """Return the state after one round."""
 
-    def init_client(self, problem: Any) -> Tree:
+    def init_client(self, problem: P) -> Tree:
         """Return a client's persistent state before round 0; None: clients remember nothing between rounds."""
         return None
 
-    def check(self, clients: Any, steps: Any = None) -> None:
+    def check(self, clients: ClientSource, steps: Array | None = None) -> None:
         """Raise an :class:`InputError` for what these clients cannot carry out, before anything is compiled.
 
         Args:
@@ -68,7 +74,7 @@ class Algorithm(ABC):
                 f"cohort_size is {cohort}, but there are {clients.count} clients: ask for at most {clients.count}."
             )
 
-    def most_steps(self, clients: Any, recorded: Any = None) -> np.ndarray:
+    def most_steps(self, clients: ClientSource, recorded: Array | None = None) -> np.ndarray:
         """Return the most local steps that each client may take, [N]: as asked for, or as a trace gives them."""
         if recorded is not None:
             return np.max(np.asarray(recorded), axis=0)

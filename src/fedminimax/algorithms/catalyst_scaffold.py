@@ -6,7 +6,7 @@ cohort a round, as the CD-MAGE paper compares with.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,11 @@ from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.coda import ControlledSteps, restarted
 from fedminimax.algorithms.local import descent_ascent, server_step
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 
 
@@ -28,7 +32,7 @@ class CatalystState(NamedTuple):
     y: Tree
     x_reference: Tree
     y_reference: Tree
-    steps: Any
+    steps: jax.Array
 
 
 @state
@@ -39,11 +43,11 @@ class KeptState(NamedTuple):
     y: Tree
     x_reference: Tree
     variate: Point
-    steps: Any
+    steps: jax.Array
 
 
 @algorithm
-class CatalystScaffoldS(ControlledSteps):
+class CatalystScaffoldS(ControlledSteps[CatalystState | KeptState]):
     r"""SCAFFOLD on proximal subproblems, communicating by a coin.
 
     After each local step the cohort communicates with probability 1/K: a round has a geometric number of local steps, K in the
@@ -90,24 +94,24 @@ class CatalystScaffoldS(ControlledSteps):
         if self.keep not in ("nothing", "clients"):
             raise InputError(f'CatalystScaffoldS.keep must be "nothing" or "clients", not {self.keep!r}.')
 
-    def init(self, problem: Any) -> CatalystState | KeptState:
+    def init(self, problem: MinimaxProblem) -> CatalystState | KeptState:
         """Return (x_0, y_0) with the center there and no steps taken; c = 0."""
         z, none = problem.start, jnp.zeros((), jnp.int32)
         if self.keep == "clients":
             return KeptState(z.x, z.y, z.x, players.zeros_like(z), none)
         return CatalystState(z.x, z.y, z.x, z.y, none)
 
-    def init_client(self, problem: Any) -> Tree:
+    def init_client(self, problem: MinimaxProblem) -> Tree:
         """Return c_i = 0, if clients keep variates."""
         return super().init_client(problem) if self.keep == "clients" else None
 
-    def round(self, problem: Any, state: Any, clients: Any) -> CatalystState | KeptState:
+    def round(self, problem: MinimaxProblem, state: CatalystState | KeptState, clients: Clients) -> CatalystState | KeptState:
         """Draw how long the clients go on; let them; average; restart where it is time."""
         steps = clients.draw("steps", lambda key: jax.random.geometric(key, 1.0 / self.local_steps, dtype=jnp.int32))
         cohort = clients.sample(self.cohort_size)
         z, taken = Point(state.x, state.y), state.steps + steps
         center = lambda now, then: restarted(state.steps, taken, self.restart_every, now, then)
-        if self.keep == "clients":
+        if isinstance(state, KeptState):
             mean = cohort.mean(self.controlled_update, *z, state.x_reference, state.variate, steps)
             x, y = server_step(problem, z, mean.update, 1.0, 1.0)
             variate = players.add(state.variate, mean.variate, cohort.heard)
@@ -117,12 +121,20 @@ class CatalystScaffoldS(ControlledSteps):
         x, y = server_step(problem, z, update, 1.0, 1.0)
         return CatalystState(x, y, center(x, state.x_reference), center(y, state.y_reference), taken)
 
-    def report_gradient(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def report_gradient(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return the full local gradient."""
         return problem.grad(x, y, client.full)
 
     def guided_update(
-        self, problem: Any, client: Any, x: Tree, y: Tree, x_reference: Tree, y_reference: Tree, estimate: Point, steps: Any
+        self,
+        problem: ClientProblem,
+        client: Client,
+        x: Tree,
+        y: Tree,
+        x_reference: Tree,
+        y_reference: Tree,
+        estimate: Point,
+        steps: jax.Array,
     ) -> Point:
         """Return how far the corrected steps on the proximal subproblem lead."""
         start = Point(x, y)

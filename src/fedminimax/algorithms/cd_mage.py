@@ -10,14 +10,19 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedminimax import checks, players
-from fedminimax.algorithms.base import Algorithm, algorithm, state, static
+from fedminimax.algorithms.base import Algorithm, S, algorithm, state, static
 from fedminimax.algorithms.local import descent_ascent, server_step
 from fedminimax.algorithms.solvers import LocalUpdates
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients, Cohort
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import PowerDecay, Scalar
 from fedminimax.steps import Steps
 
@@ -75,7 +80,7 @@ class Constants:
         return self.gap + self.dual_gap / 20
 
 
-def _whole(**numbers: Any) -> list[int]:
+def _whole(**numbers: int) -> list[int]:
     """Return the numbers that the theorems count with."""
     return [checks.integer(name, value) for name, value in numbers.items()]
 
@@ -91,7 +96,7 @@ def _primal_step(c: Constants, K: int, lr_y: float) -> float:
     return min(1 / (36 * c.smoothness * K), 1 / (4 * c.phi_smoothness * K), follow)
 
 
-def cohort_of(problem: Any, clients: Any, size: int | None) -> tuple[Any, Any]:
+def cohort_of(problem: MinimaxProblem, clients: Clients, size: int | None) -> tuple[Cohort, jax.Array]:
     """Return a cohort drawn from the client distribution p, without replacement, and the weights of its average.
 
     Unequal p enter by the drawing: client i is in the cohort with probability S p_i, and the average is plain. Only where
@@ -103,7 +108,7 @@ def cohort_of(problem: Any, clients: Any, size: int | None) -> tuple[Any, Any]:
 
 
 @algorithm
-class CDMA(LocalUpdates):
+class CDMA(LocalUpdates[Point]):
     r"""Cross-device minimax averaging: Local SGDA with a cohort drawn from the client distribution, averaged uniformly.
 
     On client i of the cohort :math:`S_t`, from :math:`z^{(0)} = (x_t, y_t)`, for k = 0, ..., K-1
@@ -143,18 +148,18 @@ class CDMA(LocalUpdates):
         )
         return cls(lr_x, lr_y, local_steps=K, cohort_size=S, **fields)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Average the cohort's local updates."""
         cohort, weights = cohort_of(problem, clients, self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y, weights=weights)
         return server_step(problem, state, update, 1.0, 1.0)
 
 
-class GradientGuided(Algorithm):
+class GradientGuided(Algorithm[MinimaxProblem, S]):
     """The parameter update phase (Algorithm 3): local steps that follow a global estimate of the gradient."""
 
     lr_x: Scalar
@@ -164,13 +169,15 @@ class GradientGuided(Algorithm):
     cohort_size: int | None
     same_cohort: bool
 
-    def update(self, problem: Any, z: Point, estimate: Point, clients: Any, first: tuple[Any, Any]) -> Point:
+    def update(
+        self, problem: MinimaxProblem, z: Point, estimate: Point, clients: Clients, first: tuple[Cohort, jax.Array]
+    ) -> Point:
         """Return the next point: the mean of where guided local steps lead, over a cohort of its own or over the first one."""
         cohort, weights = first if self.same_cohort else cohort_of(problem, clients, self.cohort_size)
         update = cohort.mean(self.guided_update, z.x, z.y, estimate, weights=weights)
         return server_step(problem, z, update, 1.0, 1.0)
 
-    def guided_update(self, problem: Any, client: Any, x: Tree, y: Tree, estimate: Point) -> Point:
+    def guided_update(self, problem: ClientProblem, client: Client, x: Tree, y: Tree, estimate: Point) -> Point:
         """Return how far K steps along grad F_i(z; B) - grad F_i(z_t; B) + (u_t, v_t) lead, B the same at both points."""
         start = Point(x, y)
 
@@ -183,7 +190,7 @@ class GradientGuided(Algorithm):
 
 
 @algorithm
-class CDMAGE(GradientGuided):
+class CDMAGE(GradientGuided[Point]):
     r"""Cross-device minimax averaging with a global gradient estimate.
 
     Phase 1: a cohort :math:`S'_t` reports its full local gradients; their mean is :math:`(u_t, v_t)`, equation (2). Phase 2:
@@ -221,17 +228,17 @@ class CDMAGE(GradientGuided):
         lr_x = min(_primal_step(c, K, lr_y), _root(40 * c.potential * S, noise, 2))
         return cls(lr_x, lr_y, local_steps=K, cohort_size=S, **fields)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Collect gradients from a cohort, then let another, or the same, take guided steps."""
         cohort, weights = cohort_of(problem, clients, self.cohort_size)
         estimate = cohort.mean(self.report_gradient, state.x, state.y, weights=weights)
         return self.update(problem, state, estimate, clients, (cohort, weights))
 
-    def report_gradient(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def report_gradient(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return the full local gradient."""
         return problem.grad(x, y, client.full)
 
@@ -245,11 +252,11 @@ class MomentumState(NamedTuple):
     x_previous: Tree
     y_previous: Tree
     estimate: Point
-    begun: Any
+    begun: jax.Array
 
 
 @algorithm
-class CDMAGEPlus(GradientGuided):
+class CDMAGEPlus(GradientGuided[MomentumState]):
     r"""CD-MAGE whose global gradient estimate is a recursive momentum on the server.
 
     Phase 1: the cohort reports :math:`\nabla f_i(z_t) - (1 - \alpha_t) \nabla f_i(z_{t-1})`, full local gradients both, and
@@ -301,12 +308,12 @@ class CDMAGEPlus(GradientGuided):
         alpha = PowerDecay(scale * first**2, 2 / 3, cap=min(1.0, scale * cap**2))
         return cls(lr_x, PowerDecay(first, 1 / 3, cap=cap), alpha, local_steps=K, cohort_size=S, **fields)
 
-    def init(self, problem: Any) -> MomentumState:
+    def init(self, problem: MinimaxProblem) -> MomentumState:
         """Return z_0 = z_{-1}, and no estimate yet."""
         z = problem.start
         return MomentumState(z.x, z.y, z.x, z.y, players.zeros_like(z), jnp.zeros((), bool))
 
-    def round(self, problem: Any, state: MomentumState, clients: Any) -> MomentumState:
+    def round(self, problem: MinimaxProblem, state: MomentumState, clients: Clients) -> MomentumState:
         """Move the estimate along, then let another cohort, or the same, take guided steps."""
         z = Point(state.x, state.y)
         previous = Point(state.x_previous, state.y_previous)
@@ -321,7 +328,7 @@ class CDMAGEPlus(GradientGuided):
         return MomentumState(new.x, new.y, here.x, here.y, estimate, state.begun | heard)
 
     def report_change(
-        self, problem: Any, client: Any, x: Tree, y: Tree, x_previous: Tree, y_previous: Tree, keep: Any
+        self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_previous: Tree, y_previous: Tree, keep: jax.Array
     ) -> Point:
         """Return grad f_i(z_t) - (1 - alpha_t) grad f_i(z_{t-1})."""
         everything = client.full

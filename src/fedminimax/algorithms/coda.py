@@ -6,24 +6,27 @@ communication complexity", ICML 2021; with a cohort a round, as the CD-MAGE pape
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from fedminimax import checks, players
-from fedminimax.algorithms.base import Algorithm, algorithm, state, static
+from fedminimax.algorithms.base import Algorithm, S, algorithm, state, static
 from fedminimax.algorithms.local import descent_ascent, server_step
-from fedminimax.federation.client import Reply
-from fedminimax.players import Point, Tree
+from fedminimax.federation.client import Client, Reply
+from fedminimax.federation.cohort import Clients
+from fedminimax.players import Count, Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 
 
-def restarted(before: Any, after: Any, every: int, x: Tree, x_reference: Tree) -> Tree:
+def restarted(before: Count, after: Count, every: int, x: Tree, x_reference: Tree) -> Tree:
     """Return the prox center for the next round: x where the count of local steps has passed a multiple of ``every``."""
     return players.select(jnp.asarray(after // every > before // every), x, x_reference)
 
 
-class ProximalSteps(Algorithm):
+class ProximalSteps(Algorithm[MinimaxProblem, S]):
     """Local descent ascent on f_i + theta/2 ||x - x_ref||^2, the subproblem of the proximal-point methods."""
 
     lr_x: Scalar
@@ -38,22 +41,22 @@ class ProximalSteps(Algorithm):
         for name in ("restart_every", "local_steps"):
             checks.integer(f"{type(self).__name__}.{name}", getattr(self, name), least=1)
 
-    def rates(self, client: Any) -> tuple[Any, Any]:
+    def rates(self, client: Client) -> tuple[Scalar, Scalar]:
         """Return the step sizes of x and y in this round."""
         return self.lr_x, self.lr_y
 
-    def gradient(self, problem: Any, client: Any, z: Point, x_reference: Tree) -> Point:
+    def gradient(self, problem: ClientProblem, client: Client, z: Point, x_reference: Tree) -> Point:
         """Return the stochastic gradient of the subproblem."""
         g = problem.grad(z.x, z.y, client.batch(self.batch_size))
         return Point(players.add(g.x, players.sub(z.x, x_reference), self.theta), g.y)
 
 
-class StagedSteps(ProximalSteps):
+class StagedSteps(ProximalSteps[S]):
     """Local steps whose size shrinks from stage to stage: K_0 local steps make a stage, and a round belongs to one."""
 
     stage_decay: Scalar
 
-    def rates(self, client: Any) -> tuple[Any, Any]:
+    def rates(self, client: Client) -> tuple[Scalar, Scalar]:
         """Return eta times stage_decay^s in stage s = 0, 1, ..."""
         stage = client.round * self.local_steps // self.restart_every
         factor = self.stage_decay**stage
@@ -70,7 +73,7 @@ class ProximalState(NamedTuple):
 
 
 @algorithm
-class CODAPlus(StagedSteps):
+class CODAPlus(StagedSteps[ProximalState]):
     r"""Local SGDA on proximal subproblems.
 
     .. math:: x^{(k+1)} = x^{(k)} - \eta_s [\nabla_x f_i(z^{(k)}; B) + \theta (x^{(k)} - x_{ref})],\quad
@@ -101,12 +104,12 @@ class CODAPlus(StagedSteps):
     cohort_size: int | None = static(default=None)
     stage_decay: Scalar = 1.0
 
-    def init(self, problem: Any) -> ProximalState:
+    def init(self, problem: MinimaxProblem) -> ProximalState:
         """Return (x_0, y_0) with x_ref = x_0."""
         z = problem.start
         return ProximalState(z.x, z.y, z.x)
 
-    def round(self, problem: Any, state: ProximalState, clients: Any) -> ProximalState:
+    def round(self, problem: MinimaxProblem, state: ProximalState, clients: Clients) -> ProximalState:
         """Average the cohort's local updates; restart where it is time."""
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.proximal_update, state.x, state.y, state.x_reference)
@@ -114,7 +117,7 @@ class CODAPlus(StagedSteps):
         before = clients.round * self.local_steps
         return ProximalState(x, y, restarted(before, before + self.local_steps, self.restart_every, x, state.x_reference))
 
-    def proximal_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_reference: Tree) -> Point:
+    def proximal_update(self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_reference: Tree) -> Point:
         """Return how far the client's local steps lead."""
         start, (lr_x, lr_y) = Point(x, y), self.rates(client)
         step = lambda z: descent_ascent(problem, z, self.gradient(problem, client, z, x_reference), lr_x, lr_y)
@@ -129,16 +132,23 @@ class ControlledReply(NamedTuple):
     variate: Point
 
 
-class ControlledSteps(ProximalSteps):
+class ControlledSteps(ProximalSteps[S]):
     """Local steps on the proximal subproblem, corrected by SCAFFOLD's control variates, which the clients keep."""
 
-    def init_client(self, problem: Any) -> Tree:
+    def init_client(self, problem: MinimaxProblem) -> Tree:
         """Return c_i = 0."""
         return players.zeros_like(problem.start)
 
     def controlled_update(
-        self, problem: Any, client: Any, x: Tree, y: Tree, x_reference: Tree, variate: Point, steps: Any = None
-    ) -> Reply:
+        self,
+        problem: ClientProblem,
+        client: Client,
+        x: Tree,
+        y: Tree,
+        x_reference: Tree,
+        variate: Point,
+        steps: Count | None = None,
+    ) -> Reply[ControlledReply]:
         """Return how far the corrected local steps lead, and how the client's variates change.
 
         The new c_i is the mean of the gradients that the client met. Without projections that is SCAFFOLD's option II,
@@ -170,7 +180,7 @@ class ControlledState(NamedTuple):
 
 
 @algorithm
-class CODASCA(StagedSteps, ControlledSteps):
+class CODASCA(StagedSteps[ControlledState], ControlledSteps[ControlledState]):
     r"""CODA+ with control variates for both players and a step size on the server.
 
     With :math:`g_i` the stochastic gradient of :math:`f_i + \frac\theta2 \|x - x_{ref}\|^2`, for k = 0, ..., K-1
@@ -208,12 +218,12 @@ class CODASCA(StagedSteps, ControlledSteps):
     cohort_size: int | None = static(default=None)
     stage_decay: Scalar = 1.0
 
-    def init(self, problem: Any) -> ControlledState:
+    def init(self, problem: MinimaxProblem) -> ControlledState:
         """Return (x_0, y_0) with x_ref = x_0 and c = 0."""
         z = problem.start
         return ControlledState(z.x, z.y, z.x, players.zeros_like(z))
 
-    def round(self, problem: Any, state: ControlledState, clients: Any) -> ControlledState:
+    def round(self, problem: MinimaxProblem, state: ControlledState, clients: Clients) -> ControlledState:
         """Step along the mean update; move c by what the clients' variates moved; restart where it is time."""
         cohort = clients.sample(self.cohort_size)
         mean = cohort.mean(self.controlled_update, state.x, state.y, state.x_reference, state.variate)

@@ -8,55 +8,59 @@ finding saddle points and other problems", 1976), with which section 3.1 of A. B
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from fedminimax.algorithms.base import Algorithm, algorithm, static
+from fedminimax.algorithms.base import Algorithm, S, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.federation.nodes import Nodes, Rows
 from fedminimax.players import Point, Tree
+from fedminimax.problems.forms import Constrained, NodeProblem
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar
 
 
-class Decentralized(Algorithm):
+class Decentralized(Algorithm[PersonalizedProblem, S]):
     """A method whose state is rows, one on every node, and whose round is work on nodes and exchanges between neighbours."""
 
     solves: ClassVar[type] = PersonalizedProblem
 
-    def init(self, problem: Any) -> Any:
+    def init(self, problem: PersonalizedProblem) -> Tree:
         """Return every node's start."""
         return problem.start
 
     @abstractmethod
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Return the state after one round, a row on every node."""
 
-    def round(self, problem: Any, state: Any, clients: Any) -> Tree:
+    def round(self, problem: PersonalizedProblem, state: S, clients: Clients) -> S:
         """Carry out one round on the nodes."""
         nodes = Nodes(clients, problem.network)
         return nodes.result(self.step(problem, Rows(state), nodes))
 
 
-def at_least_one(what: str, value: Any) -> None:
+def at_least_one(what: str, value: Scalar) -> None:
     """Raise an :class:`InputError` for a number below 1."""
     if isinstance(value, float) and value < 1:
         raise InputError(f"{what} must be at least 1, but is {value}: its inverse is how far a node goes to the average.")
 
 
-def scale_of(problem: PersonalizedProblem) -> float:
+def scale_of(problem: NodeProblem) -> float:
     """Return lambda_max(W), by which section 3.4's averaging is scaled; 1 where there is nobody to average with."""
     return problem.network.lambda_max or 1.0
 
 
-def extragradient(problem: Any, z: Point, slope: Any, lr_x: Any, lr_y: Any) -> Point:
+def extragradient(problem: Constrained, z: Point, slope: Callable[[Point], Point], lr_x: Scalar, lr_y: Scalar) -> Point:
     """Return P(z - lr slope(P(z - lr slope(z)))): one extragradient step on one node."""
     ahead = descent_ascent(problem, z, slope(z), lr_x, lr_y)
     return descent_ascent(problem, z, slope(ahead), lr_x, lr_y)
 
 
 @algorithm
-class LocalTraining(Decentralized):
+class LocalTraining(Decentralized[Point]):
     r"""Every node alone: extragradient steps on its own f_m, as if the coupling were zero. Nothing is ever sent.
 
     .. math:: z' = P(z - \eta g_m(z; B)),\quad z \leftarrow P(z - \eta g_m(z'; B))
@@ -73,22 +77,22 @@ class LocalTraining(Decentralized):
     local_steps: int = static(default=1)
     batch_size: int | None = static(default=None)
 
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Let every node take its steps."""
         return nodes.map(self.train, state)
 
-    def train(self, problem: Any, node: Any, z: Point) -> Point:
+    def train(self, problem: NodeProblem, node: Client, z: Point) -> Point:
         """Return where the node's own steps lead."""
 
         def once(z: Point) -> Point:
             batch = node.batch(self.batch_size)
-            return extragradient(problem, z, lambda u: problem.grad(*u, batch), self.lr_x, self.lr_y)
+            return extragradient(problem, z, lambda u: problem.grad(u.x, u.y, batch), self.lr_x, self.lr_y)
 
         return node.repeat(node.steps(self.local_steps, self.batch_size), once, z)
 
 
 @algorithm
-class DecentralizedExtraGradient(Decentralized):
+class DecentralizedExtraGradient(Decentralized[Point]):
     r"""The extragradient method on the whole of F: every step communicates, twice.
 
     .. math:: Z' = P(Z - \eta [g(Z) + c\,(WX, -WY)]),\quad Z \leftarrow P(Z - \eta [g(Z') + c\,(WX', -WY')])
@@ -109,17 +113,17 @@ class DecentralizedExtraGradient(Decentralized):
         lr = 1.0 / (2.0 * (L + problem.coupling * problem.network.lambda_max))
         return cls(lr, lr, **fields)
 
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Look ahead, then step from where we were."""
         ahead = nodes.map(self.look_ahead, state, nodes.mix(state))
         return nodes.map(self.move, state, ahead, nodes.mix(ahead))
 
-    def look_ahead(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+    def look_ahead(self, problem: NodeProblem, node: Client, z: Point, mixed: Point) -> Point:
         """Return Z' = P(z - eta grad F(z)), the node's part of it."""
         node.looks_ahead()
         return self.move(problem, node, z, z, mixed)
 
-    def move(self, problem: Any, node: Any, z: Point, at: Point, mixed: Point) -> Point:
+    def move(self, problem: NodeProblem, node: Client, z: Point, at: Point, mixed: Point) -> Point:
         """Return P(z - eta grad F(at)), the node's part of it."""
         gradient = problem.grad(at.x, at.y, node.batch(self.batch_size))
         return descent_ascent(problem, z, problem.coupled(gradient, mixed), self.lr_x, self.lr_y)

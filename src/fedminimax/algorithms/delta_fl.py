@@ -3,20 +3,21 @@ heterogeneous data", 2021."""
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
 from fedminimax.algorithms.robust import LocalDescent, Model
 from fedminimax.errors import InputError
+from fedminimax.federation.cohort import Clients
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class DeltaFL(LocalDescent):
+class DeltaFL(LocalDescent[Model]):
     r"""Averaging over the clients in the tail: it minimises the mean of the worst share alpha of the losses (the CVaR).
 
     The cohort reports :math:`f_i(x)`; those at or above its (1 - alpha)-quantile (interpolated linearly) take K local steps,
@@ -43,11 +44,11 @@ class DeltaFL(LocalDescent):
         if isinstance(self.alpha, float) and not 0 < self.alpha <= 1:
             raise InputError(f"DeltaFL.alpha must be above 0 and at most 1, not {self.alpha}.")
 
-    def init(self, problem: Any) -> Model:
+    def init(self, problem: RobustProblem) -> Model:
         """Return x_0."""
         return Model(problem.project_x(problem.x0))
 
-    def round(self, problem: Any, state: Model, clients: Any) -> Model:
+    def round(self, problem: RobustProblem, state: Model, clients: Clients) -> Model:
         """Find the tail, and average its updates."""
         cohort = clients.sample(self.cohort_size)
         reports = cohort.map(self.report_loss, state.x)
@@ -56,7 +57,7 @@ class DeltaFL(LocalDescent):
         return Model(problem.project_x(players.add(state.x, update.x, self.server_lr_x)))
 
 
-def quantile(values: Any, present: Any, level: Any) -> Any:
+def quantile(values: jax.Array, present: jax.Array, level: Scalar) -> jax.Array:
     """Return the quantile of the present values, interpolated linearly between the two nearest."""
     ordered = jnp.sort(jnp.where(present, values, jnp.inf))
     last = jnp.maximum(jnp.sum(present) - 1, 0)

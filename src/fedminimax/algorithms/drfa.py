@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,11 @@ from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.robust import RobustMethod, Weighed, heard
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
+from fedminimax.players import Count, Tree
+from fedminimax.problems.forms import RobustClientProblem
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 
 
@@ -24,7 +28,7 @@ class DRFAReply(NamedTuple):
 
 
 @algorithm
-class DRFA(RobustMethod):
+class DRFA(RobustMethod[Weighed]):
     r"""Distributionally robust federated averaging: clients drawn by w, and a snapshot at a random step to update w.
 
     A cohort of S is drawn by w with replacement and takes K local steps; t' is uniform on 1..K, the same for all.
@@ -57,11 +61,11 @@ class DRFA(RobustMethod):
         if not isinstance(self.local_steps, int):
             raise InputError(f"DRFA.local_steps must be one whole number for all clients, not {self.local_steps!r}.")
 
-    def init(self, problem: Any) -> Weighed:
+    def init(self, problem: RobustProblem) -> Weighed:
         """Return (x_0, w_0)."""
         return Weighed(*problem.start)
 
-    def round(self, problem: Any, state: Weighed, clients: Any) -> Weighed:
+    def round(self, problem: RobustProblem, state: Weighed, clients: Clients) -> Weighed:
         """Average over clients drawn by w; then update w from losses at the snapshot."""
         clients.equal_steps(self.local_steps)  # t' and the step of w count on one K
         size = clients.count if self.cohort_size is None else self.cohort_size
@@ -76,13 +80,13 @@ class DRFA(RobustMethod):
         w = problem.penalty.prox(state.w, reports.scatter(clients.count).loss * scale, self.lr_w * self.local_steps)
         return Weighed(x, jnp.where(heard(reports, clients.count).anybody, w, state.w))
 
-    def local_update(self, problem: Any, client: Any, x: Tree, stop: Any) -> DRFAReply:
+    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, stop: Count) -> DRFAReply:
         """Return how far the client has come after K steps and after ``stop`` of them."""
 
-        def step(k: Any, u: Tree, snapshot: Tree) -> tuple[Any, Tree, Tree]:
+        def step(k: jax.Array, u: Tree, snapshot: Tree) -> tuple[jax.Array, Tree, Tree]:
             g = problem.grad(u, client.batch(self.batch_size))
             u = problem.project_x(players.add(u, g, -self.lr_x))
             return k + 1, u, players.select(k + 1 == stop, u, snapshot)
 
-        _, end, snapshot = client.repeat(self.local_steps, step, 0, x, x)
+        _, end, snapshot = client.repeat(self.local_steps, step, jnp.asarray(0), x, x)
         return DRFAReply(players.sub(end, x), players.sub(snapshot, x))

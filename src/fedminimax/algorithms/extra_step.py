@@ -6,18 +6,20 @@ A. Beznosikov, V. Samokhin and A. Gasnikov, "Distributed saddle-point problems: 
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import descent_ascent, server_step
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class ExtraStepLocalSGD(Algorithm):
+class ExtraStepLocalSGD(Algorithm[MinimaxProblem, Point]):
     r"""Local extragradient steps, then averaging.
 
     On client i of the cohort, for k = 0, ..., K-1, with :math:`g_i = (\nabla_x f_i, -\nabla_y f_i)` and :math:`z = (x, y)`
@@ -43,17 +45,17 @@ class ExtraStepLocalSGD(Algorithm):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Average the cohort's local updates."""
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.extra_steps, state.x, state.y)
         return server_step(problem, state, update, 1.0, 1.0)
 
-    def extra_steps(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def extra_steps(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return how far the client's extragradient steps lead."""
         start = Point(x, y)
 

@@ -7,17 +7,17 @@ heterogeneous networks", MLSys 2020.
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, static
 from fedminimax.algorithms.robust import LocalDescent, Model
+from fedminimax.federation.cohort import Clients
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class FedAvg(LocalDescent):
+class FedAvg(LocalDescent[Model]):
     r"""Federated averaging: K local steps of SGD, then the models are averaged. It minimises sum_i p_i f_i, fair or not.
 
     .. math:: u_i^{(k+1)} = u_i^{(k)} - \eta g_i(u_i^{(k)}; \xi),\quad
@@ -37,11 +37,11 @@ class FedAvg(LocalDescent):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Model:
+    def init(self, problem: RobustProblem) -> Model:
         """Return x_0."""
         return Model(problem.project_x(problem.x0))
 
-    def round(self, problem: Any, state: Model, clients: Any) -> Model:
+    def round(self, problem: RobustProblem, state: Model, clients: Clients) -> Model:
         """Step along the mean of the cohort's local updates."""
         update = clients.sample(self.cohort_size).mean(self.local_update, state.x)
         return Model(problem.project_x(players.add(state.x, update.x, self.server_lr_x)))

@@ -10,21 +10,27 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import checks, players
-from fedminimax.algorithms.base import Algorithm, algorithm, static
+from fedminimax.algorithms.base import Algorithm, S, algorithm, static
 from fedminimax.algorithms.local import refresh, server_step
 from fedminimax.algorithms.local_sgda import SnapshotState
 from fedminimax.algorithms.solvers import Plain, Solver, one_or_each
+from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
-from fedminimax.players import Point, Tree
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
+from fedminimax.players import Array, Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps, bounds, most_steps
 
 
-class _Normalised(Algorithm):
+class _Normalised(Algorithm[MinimaxProblem, S]):
     """What both methods share: local updates divided by ||a_i||_1, put together by (3), multiplied by tau_eff."""
 
     lr_x: Scalar
@@ -42,7 +48,7 @@ class _Normalised(Algorithm):
         if (longest := most_steps(self.local_steps)) is not None:
             self._solver.check(getattr(self.local_steps, "counts", longest), (self.lr_x, self.lr_y))
 
-    def check(self, clients: Any, steps: Any = None) -> None:
+    def check(self, clients: ClientSource, steps: Array | None = None) -> None:
         """Raise an :class:`InputError` for what these clients, with their solvers, cannot carry out."""
         super().check(clients, steps)
         self._solver.check(self.most_steps(clients, steps), (self.lr_x, self.lr_y))
@@ -52,7 +58,7 @@ class _Normalised(Algorithm):
         """All clients' solvers as one."""
         return cast(Solver, self.solver)
 
-    def _server_step(self, problem: Any, z: Point, clients: Any, *x_snapshot: Tree) -> Point:
+    def _server_step(self, problem: MinimaxProblem, z: Point, clients: Clients, *x_snapshot: Tree) -> Point:
         cohort = clients.sample(self.cohort_size)
         # (3): cohort weights p_i n / |C|, which need not sum to one
         weights = cohort.weights * (clients.count / jnp.maximum(cohort.members, 1))
@@ -64,7 +70,9 @@ class _Normalised(Algorithm):
         )
         return server_step(problem, z, g, self.server_lr_x * tau_eff_x, self.server_lr_y * tau_eff_y)
 
-    def normalised_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_snapshot: Tree | None = None) -> Point:
+    def normalised_update(
+        self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_snapshot: Tree | None = None
+    ) -> Point:
         """Return the client's local update over ||a_i||_1: (-eta_x g_{x,i}, +eta_y g_{y,i})."""
         start = Point(x, y)
         end = self._solver.run(
@@ -78,13 +86,15 @@ class _Normalised(Algorithm):
         )
 
 
-def _defined(norms: Any) -> Any:
+def _defined(norms: jax.Array) -> jax.Array:
     """Return the norms, zero where one is no number: the guard refuses what such a client sends, and its place in tau_eff must
     not undo that."""
     return jnp.where(jnp.isfinite(norms), norms, 0.0)
 
 
-def _federation(clients: int, local_steps: Steps, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _federation(
+    clients: int, local_steps: Steps, weights: Sequence[float] | Array | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return p, and the fewest and the most steps of each client, [n] each."""
     few, many = bounds(local_steps, checks.integer("clients", clients))
     p = np.ones(clients) if weights is None else np.asarray(weights, float)
@@ -99,7 +109,7 @@ def _largest(factor: float) -> float:
 
 
 @algorithm
-class FedNormSGDA(_Normalised):
+class FedNormSGDA(_Normalised[Point]):
     r"""Fed-Norm-SGDA: local updates are normalised, so that unequal work does not change what is solved.
 
     Client i takes :math:`\tau_i` local steps with its solver and reports
@@ -143,7 +153,7 @@ class FedNormSGDA(_Normalised):
         *,
         clients: int,
         local_steps: Steps,
-        weights: Any = None,
+        weights: Sequence[float] | Array | None = None,
         cohort_size: int | None = None,
         beta_local: float = 1.0,
         beta_global: float = 1.0,
@@ -241,17 +251,17 @@ class FedNormSGDA(_Normalised):
             cohort_size=cohort_size,
         )
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Step along the normalised updates."""
         return self._server_step(problem, state, clients)
 
 
 @algorithm
-class FedNormSGDAPlus(_Normalised):
+class FedNormSGDAPlus(_Normalised[SnapshotState]):
     r"""Fed-Norm-SGDA+: Fed-Norm-SGDA whose y-gradients are taken at a snapshot of x.
 
     :math:`g_{y,i}` uses :math:`\nabla_y f_i(\hat x, y^{(k)}; \xi)` with :math:`\hat x = x_t` refreshed when t is a multiple of
@@ -287,7 +297,7 @@ class FedNormSGDAPlus(_Normalised):
         rounds: int,
         clients: int,
         local_steps: Steps,
-        weights: Any = None,
+        weights: Sequence[float] | Array | None = None,
         cohort_size: int | None = None,
         **static_fields: Any,
     ) -> FedNormSGDAPlus:
@@ -329,11 +339,11 @@ class FedNormSGDAPlus(_Normalised):
             **static_fields,
         )
 
-    def init(self, problem: Any) -> SnapshotState:
+    def init(self, problem: MinimaxProblem) -> SnapshotState:
         """Return (x_0, y_0) with x-hat = x_0."""
         return SnapshotState(problem.start.x, problem.start.y, x_snapshot=problem.start.x)
 
-    def round(self, problem: Any, state: SnapshotState, clients: Any) -> SnapshotState:
+    def round(self, problem: MinimaxProblem, state: SnapshotState, clients: Clients) -> SnapshotState:
         """Step along the normalised updates."""
         x_snapshot = refresh(clients.round, self.snapshot_every, state.x, state.x_snapshot)
         x, y = self._server_step(problem, Point(state.x, state.y), clients, x_snapshot)

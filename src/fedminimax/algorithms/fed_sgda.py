@@ -6,7 +6,7 @@ NeurIPS 2023: the rivals in Table 1 of the FESS-GDA paper (Shen et al., AISTATS 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,11 @@ from fedminimax.algorithms.base import ALGORITHMS, Algorithm, algorithm, state, 
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDAPlus
 from fedminimax.algorithms.local import descent_ascent, server_step
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
@@ -74,7 +78,7 @@ class EstimateUpdate(NamedTuple):
 
 
 @algorithm
-class FedSGDAM(Algorithm):
+class FedSGDAM(Algorithm[MinimaxProblem, EstimateState]):
     r"""FedSGDA-M: local descent ascent along momentum-based estimates of the gradient, which are averaged with the models.
 
     On client i, from the averages :math:`z^{(0)} = z_t = (x_t, y_t)` and :math:`v^{(0)} = v_t`, for k = 0, ..., K-1
@@ -121,13 +125,13 @@ class FedSGDAM(Algorithm):
             if isinstance(value, float) and value > 1:
                 raise InputError(f"FedSGDAM.{name} must be between 0 and 1, not {value}.")
 
-    def init(self, problem: Any) -> EstimateState:
+    def init(self, problem: MinimaxProblem) -> EstimateState:
         """Return (x_0, y_0), and no estimates yet."""
         z = problem.start
         nothing = players.zeros_like(z)
         return EstimateState(z.x, z.y, nothing.x, nothing.y, begun=jnp.zeros((), bool))
 
-    def round(self, problem: Any, state: EstimateState, clients: Any) -> EstimateState:
+    def round(self, problem: MinimaxProblem, state: EstimateState, clients: Clients) -> EstimateState:
         """Average the cohort's models and estimates."""
         cohort = clients.sample(self.cohort_size)
         z, v = Point(state.x, state.y), Point(state.x_estimate, state.y_estimate)
@@ -137,12 +141,12 @@ class FedSGDAM(Algorithm):
         return EstimateState(z.x, z.y, v.x, v.y, begun=state.begun | (cohort.heard > 0))
 
     def local_update(
-        self, problem: Any, client: Any, x: Tree, y: Tree, x_estimate: Tree, y_estimate: Tree, begun: Any
+        self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_estimate: Tree, y_estimate: Tree, begun: jax.Array
     ) -> EstimateUpdate:
         """Return how far the client's steps lead, and what they make of the estimates."""
         start, first = Point(x, y), Point(x_estimate, y_estimate)
 
-        def step(z: Point, v: Point, begun: Any) -> tuple[Point, Point, Any]:
+        def step(z: Point, v: Point, begun: jax.Array) -> tuple[Point, Point, jax.Array]:
             new = descent_ascent(problem, z, v, self.lr_x, self.lr_y)
             batch = client.batch(self.batch_size)
             error = players.sub(v, problem.grad(*z, batch))

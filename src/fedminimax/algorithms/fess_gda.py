@@ -7,14 +7,16 @@ AISTATS 2024 (Algorithms 1 and 2).
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedminimax import players
 from fedminimax.algorithms.base import ALGORITHMS, algorithm, state, static
 from fedminimax.algorithms.local import server_step
 from fedminimax.algorithms.solvers import LocalUpdates
 from fedminimax.errors import InputError
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
 from fedminimax.schedules import Scalar
 
 
@@ -28,7 +30,7 @@ class SmoothedState(NamedTuple):
 
 
 @algorithm
-class FessGDA(LocalUpdates):
+class FessGDA(LocalUpdates[SmoothedState]):
     r"""Federated stochastic smoothed gradient descent ascent (Algorithm 1).
 
     The cohort takes K simultaneous local steps, y projected after each, and the server smooths x:
@@ -163,11 +165,11 @@ class FessGDA(LocalUpdates):
             cohort_size=cohort_size,
         )
 
-    def init(self, problem: Any) -> SmoothedState:
+    def init(self, problem: MinimaxProblem) -> SmoothedState:
         """Return (x_0, y_0) with z_0 = x_0."""
         return SmoothedState(problem.start.x, problem.start.y, z=problem.start.x)
 
-    def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
+    def round(self, problem: MinimaxProblem, state: SmoothedState, clients: Clients) -> SmoothedState:
         """Step along the mean of the cohort's local updates, held near z."""
         clients.equal_steps(self.local_steps)  # the server's step holds one K
         cohort = clients.sample(self.cohort_size)

@@ -6,20 +6,21 @@ NeurIPS 2022.
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import server_step
 from fedminimax.algorithms.solvers import LocalUpdates, Plain
-from fedminimax.federation.client import Reply
+from fedminimax.federation.client import Client, Reply
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class FSGDA(LocalUpdates):
+class FSGDA(LocalUpdates[Point]):
     r"""Federated SGDA: Local SGDA with step sizes on the server.
 
     .. math:: x_{t+1} = x_t + \eta_{x,g} (\bar x - x_t),\quad y_{t+1} = P_Y(y_t + \eta_{y,g} (\bar y - y_t))
@@ -44,11 +45,11 @@ class FSGDA(LocalUpdates):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Step along the mean of the cohort's local updates."""
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y)
@@ -56,7 +57,7 @@ class FSGDA(LocalUpdates):
 
 
 @algorithm
-class SAGDA(Algorithm):
+class SAGDA(Algorithm[MinimaxProblem, Point]):
     r"""Stochastic sampling averaging gradient descent ascent: FSGDA whose local steps are corrected for drift.
 
     Phase 1: each client of the cohort reports :math:`v_i`, its stochastic gradient at :math:`z_t = (x_t, y_t)`, and keeps it.
@@ -84,23 +85,23 @@ class SAGDA(Algorithm):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Collect gradients, then step along the mean of the corrected local updates."""
         cohort = clients.sample(self.cohort_size)
         v_bar = cohort.mean(self.report_gradient, state.x, state.y)
         update = cohort.mean(self.local_update, state.x, state.y, v_bar)
         return server_step(problem, state, update, self.server_lr_x, self.server_lr_y)
 
-    def report_gradient(self, problem: Any, client: Any, x: Tree, y: Tree) -> Reply:
+    def report_gradient(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Reply[Point]:
         """Return v_i, and keep it for phase 2."""
         v = problem.grad(x, y, client.batch(self.batch_size))
         return Reply(v, note=v)
 
-    def local_update(self, problem: Any, client: Any, x: Tree, y: Tree, v_bar: Point) -> Point:
+    def local_update(self, problem: ClientProblem, client: Client, x: Tree, y: Tree, v_bar: Point) -> Point:
         """Return how far the client's corrected local steps lead."""
         start = Point(x, y)
         correction = players.sub(v_bar, client.note)

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.players import Point, Tree
+from fedminimax.players import Count, Point, Tree
+from fedminimax.problems.forms import ClientProblem, Constrained
+from fedminimax.schedules import Scalar
 
 
-def descent_ascent(problem: Any, z: Point, direction: Point, lr_x: Any, lr_y: Any) -> Point:
+def descent_ascent(problem: Constrained, z: Point, direction: Point, lr_x: Scalar, lr_y: Scalar) -> Point:
     """Return P(x - lr_x d_x, y + lr_y d_y): one simultaneous step, projected on X x Y."""
     return problem.project(Point(players.add(z.x, direction.x, -lr_x), players.add(z.y, direction.y, lr_y)))
 
 
-def gradient(problem: Any, z: Point, batch: Any, x_snapshot: Tree | None = None) -> Point:
+def gradient(problem: ClientProblem, z: Point, batch: Tree, x_snapshot: Tree | None = None) -> Point:
     """Return the gradient at z; with a snapshot the y-part is taken at (x_snapshot, y) on the same batch."""
     if x_snapshot is None:
         return problem.grad(z.x, z.y, batch)
     return Point(problem.grad_x(z.x, z.y, batch), problem.grad_y(x_snapshot, z.y, batch))
 
 
-def server_step(problem: Any, z: Point, update: Point, server_lr_x: Any, server_lr_y: Any) -> Point:
+def server_step(problem: Constrained, z: Point, update: Point, server_lr_x: Scalar, server_lr_y: Scalar) -> Point:
     """Return P(z + server_lr * update)."""
     return problem.project(Point(players.add(z.x, update.x, server_lr_x), players.add(z.y, update.y, server_lr_y)))
 
 
-def refresh(round_: Any, every: int, x: Tree, x_snapshot: Tree) -> Tree:
+def refresh(round_: Count, every: int, x: Tree, x_snapshot: Tree) -> Tree:
     """Return the snapshot x-hat that holds in this round: x itself in every ``every``-th one after the first.
 
     Round 0 takes what the state has: x_0, unless a run was given another.

@@ -17,8 +17,10 @@ from fedminimax.algorithms.decentralized import Decentralized, at_least_one, sca
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
 from fedminimax.federation.nodes import Nodes, Rows
 from fedminimax.players import Point, Tree
+from fedminimax.problems.forms import NodeProblem
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar
 
@@ -34,11 +36,11 @@ class ExtraStepState(NamedTuple):
     anchor: Point
     slope: Point
     mixed: Point
-    begun: Any
+    begun: jax.Array
 
 
 @algorithm
-class LocalExtraStep(Decentralized):
+class LocalExtraStep(Decentralized[ExtraStepState]):
     r"""Extra steps that are local but for one in 1/p, with an anchor U that moves as often.
 
     .. math:: \bar Z = (1-p) Z + p U,\quad Z' = P(\bar Z - \gamma\, \nabla F(U)),\quad
@@ -87,13 +89,13 @@ class LocalExtraStep(Decentralized):
             raise InputError("Without coupling there is nothing to exchange: use LocalTraining.")
         return cls(pull**0.5 / (2.0 * (pull + L) ** 1.5), pull / (pull + L), **fields)
 
-    def init(self, problem: Any) -> ExtraStepState:
+    def init(self, problem: PersonalizedProblem) -> ExtraStepState:
         """Return U = Z = start; its gradients are made in the first round."""
         z = problem.start
         zero = players.zeros_like(z)
         return ExtraStepState(z.x, z.y, z, zero, zero, begun=jnp.zeros(problem.network.count, bool))
 
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Toss two coins, and exchange only where they say so."""
         stay_local, keep = self._toss(nodes)
         first = ~nodes.alike(state, lambda state: state.begun)
@@ -103,7 +105,7 @@ class LocalExtraStep(Decentralized):
         mixed = nodes.mix(nodes.map(self.point, moved), when=~keep)
         return nodes.map(self.remember, moved, mixed, shared=(~keep,))
 
-    def _toss(self, nodes: Nodes) -> tuple[Any, Any]:
+    def _toss(self, nodes: Nodes) -> tuple[jax.Array, jax.Array]:
         if self.coins == RANDOM:
             tossed = nodes.draw("coins", lambda key: jax.random.uniform(key, (2,)) >= self.p)
             return tossed[0], tossed[1]
@@ -114,23 +116,25 @@ class LocalExtraStep(Decentralized):
         first, second = (jnp.asarray(c, bool)[nodes.round % len(c)] for c in self.coins)
         return first, second
 
-    def point(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
+    def point(self, problem: NodeProblem, node: Client, state: ExtraStepState) -> Point:
         """Return the node's players."""
         return Point(state.x, state.y)
 
-    def remember(self, problem: Any, node: Any, moves: Any, state: ExtraStepState, mixed: Point) -> ExtraStepState:
+    def remember(
+        self, problem: NodeProblem, node: Client, moves: jax.Array, state: ExtraStepState, mixed: Point
+    ) -> ExtraStepState:
         """Move the anchor to the players where the coin says so, with its gradient and its mix."""
         z = Point(state.x, state.y)
         slope = node.repeat(moves.astype(jnp.int32), lambda _: problem.grad(z.x, z.y, node.full), state.slope)
         anchor, mixed = players.select(moves, (z, mixed), (state.anchor, state.mixed))
         return state._replace(anchor=anchor, slope=slope, mixed=mixed, begun=jnp.ones((), bool))
 
-    def look_ahead(self, problem: Any, node: Any, state: ExtraStepState) -> Point:
+    def look_ahead(self, problem: NodeProblem, node: Client, state: ExtraStepState) -> Point:
         """Return Z' = P(Z-bar - gamma grad F(U))."""
         return descent_ascent(problem, self._between(state), problem.coupled(state.slope, state.mixed), self.gamma, self.gamma)
 
     def move(
-        self, problem: Any, node: Any, stay_local: Any, state: ExtraStepState, half: Point, mixed: Point
+        self, problem: NodeProblem, node: Client, stay_local: jax.Array, state: ExtraStepState, half: Point, mixed: Point
     ) -> ExtraStepState:
         """Return the state with the new players, by a local step or by one along the coupling."""
 
@@ -156,7 +160,7 @@ class LocalExtraStep(Decentralized):
 
 
 @algorithm
-class LocalNN(Decentralized):
+class LocalNN(Decentralized[Point]):
     r"""The local method for networks (section 3.4): T local steps, then one averaging.
 
     .. math:: z \leftarrow P(z - \tfrac{\eta}{r} g_m(z; B))\ \ (T\ \text{times}),\quad
@@ -186,16 +190,16 @@ class LocalNN(Decentralized):
         super().__post_init__()
         at_least_one("LocalNN.r", self.r)
 
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Train, then average with the neighbours."""
         trained = nodes.map(self.train, state)
         return nodes.map(self.average, trained, nodes.mix(trained))
 
-    def train(self, problem: Any, node: Any, z: Point) -> Point:
+    def train(self, problem: NodeProblem, node: Client, z: Point) -> Point:
         """Return where T local steps lead."""
         lr_x, lr_y = self.lr_x / self.r, self.lr_y / self.r
         return solver_of(self.momentum).run(problem, node, z, lr_x, lr_y, self.local_steps, self.batch_size)
 
-    def average(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+    def average(self, problem: NodeProblem, node: Client, z: Point, mixed: Point) -> Point:
         """Return z - Wz / (r lambda_max), projected."""
         return problem.project(players.add(z, mixed, -1.0 / self.r / scale_of(problem)))

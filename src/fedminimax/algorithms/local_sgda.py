@@ -7,18 +7,20 @@ convergence analyses and algorithms", ICML 2022.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.local import refresh, server_step
 from fedminimax.algorithms.solvers import LocalUpdates, Solver, solver_of
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
 
 @algorithm
-class LocalSGDA(LocalUpdates):
+class LocalSGDA(LocalUpdates[Point]):
     r"""Local stochastic gradient descent ascent: K local steps, then the models are averaged.
 
     On client i of the cohort, from :math:`(x^{(0)}, y^{(0)}) = (x_t, y_t)`, for k = 0, ..., K-1, simultaneously
@@ -45,11 +47,11 @@ class LocalSGDA(LocalUpdates):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Average the cohort's local updates."""
         cohort = clients.sample(self.cohort_size)
         update = cohort.mean(self.local_update, state.x, state.y)
@@ -71,7 +73,7 @@ class SnapshotState(NamedTuple):
 
 
 @algorithm
-class LocalSGDAPlus(LocalUpdates):
+class LocalSGDAPlus(LocalUpdates[SnapshotState]):
     r"""Local SGDA+: the max player sees a snapshot of the min player that changes every S rounds.
 
     .. math:: x^{(k+1)} = x^{(k)} - \eta_x \nabla_x f_i(x^{(k)}, y^{(k)}; \xi),\quad
@@ -98,11 +100,11 @@ class LocalSGDAPlus(LocalUpdates):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> SnapshotState:
+    def init(self, problem: MinimaxProblem) -> SnapshotState:
         """Return (x_0, y_0) with x-hat = x_0."""
         return SnapshotState(problem.start.x, problem.start.y, x_snapshot=problem.start.x)
 
-    def round(self, problem: Any, state: SnapshotState, clients: Any) -> SnapshotState:
+    def round(self, problem: MinimaxProblem, state: SnapshotState, clients: Clients) -> SnapshotState:
         """Average the cohort's local updates."""
         x_snapshot = refresh(clients.round, self.snapshot_every, state.x, state.x_snapshot)
         cohort = clients.sample(self.cohort_size)

@@ -7,12 +7,16 @@ from typing import Any
 
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 
 
 @algorithm
-class ParallelSGDA(Algorithm):
+class ParallelSGDA(Algorithm[MinimaxProblem, Point]):
     r"""One step a round on the cohort's mean gradient; no local steps.
 
     .. math:: x_{t+1} = x_t - \eta_x \bar g_x,\quad y_{t+1} = P_Y(y_t + \eta_y \bar g_y)
@@ -37,16 +41,16 @@ class ParallelSGDA(Algorithm):
         """
         return cls(lr_x=1.0 / (16.0 * (L / mu + 1.0) ** 2 * L), lr_y=1.0 / L, **static_fields)
 
-    def init(self, problem: Any) -> Point:
+    def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
         return problem.start
 
-    def round(self, problem: Any, state: Point, clients: Any) -> Point:
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
         """Step along the cohort's mean gradient."""
         cohort = clients.sample(self.cohort_size)
         mean_gradient = cohort.mean(self.report_gradient, state.x, state.y)
         return descent_ascent(problem, state, mean_gradient, self.lr_x, self.lr_y)
 
-    def report_gradient(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def report_gradient(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return the client's stochastic gradient."""
         return problem.grad(x, y, client.batch(self.batch_size))

@@ -3,14 +3,19 @@ ICLR 2020."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.robust import Model, RobustMethod, descend
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Tree
+from fedminimax.problems.forms import RobustClientProblem
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
@@ -20,12 +25,12 @@ class QReply(NamedTuple):
     """f_i^q D_i, the client's term of the denominator, and its loss."""
 
     x: Tree
-    curvature: Any
-    loss: Any
+    curvature: jax.Array
+    loss: jax.Array
 
 
 @algorithm
-class QFedAvg(RobustMethod):
+class QFedAvg(RobustMethod[Model]):
     r"""Averaging in which clients with larger losses count more: it minimises sum_i p_i f_i^(q+1) / (q+1).
 
     With :math:`D_i = (x - u_i^{(K)}) / \eta`
@@ -49,18 +54,18 @@ class QFedAvg(RobustMethod):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> Model:
+    def init(self, problem: RobustProblem) -> Model:
         """Return x_0."""
         return Model(problem.project_x(problem.x0))
 
-    def round(self, problem: Any, state: Model, clients: Any) -> Model:
+    def round(self, problem: RobustProblem, state: Model, clients: Clients) -> Model:
         """Step along the weighted updates over the estimated curvature."""
         cohort = clients.sample(self.cohort_size)
         total = cohort.mean(self.local_update, state.x)
         step = jnp.where(total.curvature > 0, 1.0 / jnp.where(total.curvature > 0, total.curvature, 1.0), 0.0)
         return Model(problem.project_x(players.add(state.x, total.x, -step)))
 
-    def local_update(self, problem: Any, client: Any, x: Tree) -> QReply:
+    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree) -> QReply:
         """Return the client's terms of numerator and denominator."""
         loss = problem.value(x, client.full)
         positive = jnp.maximum(loss, jnp.finfo(loss.dtype).tiny ** 0.25)  # f^(q-1) of a client that has nothing left to gain

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.robust import LossReport, RobustMethod, Update, descend, heard
 from fedminimax.errors import InputError
-from fedminimax.federation.client import Reply
+from fedminimax.federation.client import Client, Reply
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Tree
+from fedminimax.problems.forms import RobustClientProblem
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
@@ -23,9 +27,9 @@ class ScaffPDState(NamedTuple):
 
     x: Tree
     w: Tree
-    losses: Any
-    growth: Any
-    ratio: Any
+    losses: jax.Array
+    growth: jax.Array
+    ratio: jax.Array
 
     @property
     def y(self) -> Tree:
@@ -34,7 +38,7 @@ class ScaffPDState(NamedTuple):
 
 
 @algorithm
-class ScaffPD(RobustMethod):
+class ScaffPD(RobustMethod[ScaffPDState]):
     r"""An accelerated primal-dual method whose local steps are corrected by fresh control variates.
 
     Everybody takes part. Each round:
@@ -98,13 +102,13 @@ class ScaffPD(RobustMethod):
         tau, sigma = 4 * (1 - theta) / (mu_x * theta), (1 - theta) / (mu_w * theta)
         return cls(tau=tau, sigma=sigma, theta=theta, **static_fields)
 
-    def init(self, problem: Any) -> ScaffPDState:
+    def init(self, problem: RobustProblem) -> ScaffPDState:
         """Return (x_0, w_0), before any loss is known."""
         x, w = problem.start
         one = jnp.ones((), w.dtype)
         return ScaffPDState(x, w, losses=jnp.zeros_like(w), growth=one, ratio=0 * one)
 
-    def round(self, problem: Any, state: ScaffPDState, clients: Any) -> ScaffPDState:
+    def round(self, problem: RobustProblem, state: ScaffPDState, clients: Clients) -> ScaffPDState:
         """Collect losses, step the weights, then the model."""
         tau, sigma = self.tau / jnp.sqrt(state.growth), self.sigma * jnp.sqrt(state.growth)
         theta = self.theta * jnp.sqrt(state.ratio)
@@ -121,16 +125,16 @@ class ScaffPD(RobustMethod):
         moved = ScaffPDState(x, w, known, growth, state.growth / growth)
         return players.select(reports.anybody, moved, state)
 
-    def report(self, problem: Any, client: Any, x: Tree) -> Reply:
+    def report(self, problem: RobustClientProblem, client: Client, x: Tree) -> Reply[LossReport]:
         """Return f_i(x), and keep c_i, the gradient there."""
         loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
         return Reply(LossReport(loss), note=gradient)
 
-    def send_variate(self, problem: Any, client: Any) -> Update:
+    def send_variate(self, problem: RobustClientProblem, client: Client) -> Update:
         """Return c_i, to be summed with the weights w."""
         return Update(client.note)
 
-    def local_update(self, problem: Any, client: Any, x: Tree, x_variate: Tree, tau: Any) -> Update:
+    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, x_variate: Tree, tau: jax.Array) -> Update:
         """Return Delta u_i, the mean direction of the client's corrected local steps."""
         steps = self.steps_of(client)
         lr = tau / steps if self.lr_x is None else self.lr_x

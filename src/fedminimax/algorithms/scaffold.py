@@ -3,13 +3,16 @@ averaging for federated learning", ICML 2020."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.robust import RobustMethod, descend
-from fedminimax.federation.client import Reply
+from fedminimax.federation.client import Client, Reply
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Tree
+from fedminimax.problems.forms import RobustClientProblem
+from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps
 
@@ -36,7 +39,7 @@ class ScaffoldReply(NamedTuple):
 
 
 @algorithm
-class Scaffold(RobustMethod):
+class Scaffold(RobustMethod[ScaffoldState]):
     r"""Averaging with control variates that cancel the clients' drift (option II). It minimises sum_i p_i f_i.
 
     .. math:: u^{(k+1)} = u^{(k)} - \eta (g_i(u^{(k)}) - c_i + c),\quad c_i^+ = c_i - c + \frac{x - u^{(K)}}{K \eta}
@@ -60,22 +63,22 @@ class Scaffold(RobustMethod):
     batch_size: int | None = static(default=None)
     cohort_size: int | None = static(default=None)
 
-    def init(self, problem: Any) -> ScaffoldState:
+    def init(self, problem: RobustProblem) -> ScaffoldState:
         """Return x_0 and c = 0."""
         return ScaffoldState(problem.project_x(problem.x0), players.zeros_like(problem.x0))
 
-    def init_client(self, problem: Any) -> Tree:
+    def init_client(self, problem: RobustProblem) -> Tree:
         """Return c_i = 0."""
         return players.zeros_like(problem.x0)
 
-    def round(self, problem: Any, state: ScaffoldState, clients: Any) -> ScaffoldState:
+    def round(self, problem: RobustProblem, state: ScaffoldState, clients: Clients) -> ScaffoldState:
         """Step along the mean update; move c by what the clients' variates moved."""
         cohort = clients.sample(self.cohort_size)
         mean = cohort.mean(self.local_update, state.x, state.x_variate)
         x = problem.project_x(players.add(state.x, mean.x, self.server_lr_x))
         return ScaffoldState(x, players.add(state.x_variate, mean.x_variate, cohort.heard))
 
-    def local_update(self, problem: Any, client: Any, x: Tree, x_variate: Tree) -> Reply:
+    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, x_variate: Tree) -> Reply[ScaffoldReply]:
         """Return how far the corrected local steps lead, and how the client's variate changes."""
         steps = self.steps_of(client)
         correction = players.sub(x_variate, client.state)

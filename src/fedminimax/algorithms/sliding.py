@@ -18,8 +18,10 @@ from fedminimax.algorithms.decentralized import Decentralized, at_least_one, sca
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
 from fedminimax.federation.nodes import Nodes, Rows
-from fedminimax.players import Point, Tree
+from fedminimax.players import Count, Point, Tree
+from fedminimax.problems.forms import NodeProblem
 from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.schedules import Scalar
 
@@ -34,7 +36,7 @@ class TrainedState(NamedTuple):
 
 
 @algorithm
-class Sliding(Decentralized):
+class Sliding(Decentralized[Point | TrainedState]):
     r"""Sliding for decentralised minimax problems: a local subproblem between two exchanges.
 
     .. math:: V = Z - \gamma c\,W Z,\quad
@@ -114,12 +116,12 @@ class Sliding(Decentralized):
             fields["inner_steps"] = math.ceil(2.0 * smooth * math.log(1.0 / delta))
         return cls(gamma, 1.0 / (2.0 * smooth), **fields)
 
-    def init(self, problem: Any) -> Any:
+    def init(self, problem: PersonalizedProblem) -> Point | TrainedState:
         """Return every node's start."""
         z = problem.start
         return TrainedState(z.x, z.y, z) if self.average else z
 
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Exchange, solve the subproblems, exchange again."""
         z = nodes.map(self.iterate, state) if self.average else state
         mixed = nodes.mix(z)
@@ -127,27 +129,29 @@ class Sliding(Decentralized):
         new = nodes.map(self.correct, inner, mixed, nodes.mix(inner))
         return nodes.map(self.include, state, inner, new, shared=(nodes.round,)) if self.average else new
 
-    def iterate(self, problem: Any, node: Any, state: TrainedState) -> Point:
+    def iterate(self, problem: NodeProblem, node: Client, state: TrainedState) -> Point:
         """Return the node's z."""
         return state.z
 
-    def include(self, problem: Any, node: Any, round_: Any, state: TrainedState, inner: Point, z: Point) -> TrainedState:
+    def include(
+        self, problem: NodeProblem, node: Client, round_: Count, state: TrainedState, inner: Point, z: Point
+    ) -> TrainedState:
         """Return the mean of all rounds' U up to this one, beside z."""
         mean = Point(state.x, state.y)
         mean = players.add(mean, players.sub(inner, mean), 1.0 / (jnp.asarray(round_) + 1.0))
         return TrainedState(mean.x, mean.y, z)
 
-    def solve(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+    def solve(self, problem: NodeProblem, node: Client, z: Point, mixed: Point) -> Point:
         """Return the node's solution of the subproblem."""
         center = players.add(z, mixed, -self.gamma * problem.coupling)
 
-        def slope(u: Point, batch: Any) -> Point:
+        def slope(u: Point, batch: Tree) -> Point:
             # in the convention of descent and ascent: d_x goes down, d_y goes up
             g = players.scale(problem.grad(u.x, u.y, batch), self.gamma)
             away = players.sub(u, center)
             return Point(players.add(g.x, away.x), players.add(g.y, away.y, -1.0))
 
-        def once(u: Point, residual: Any) -> tuple[Point, Any]:
+        def once(u: Point, residual: jax.Array) -> tuple[Point, jax.Array]:
             batch = node.batch(self.batch_size)
             ahead = descent_ascent(problem, u, slope(u, batch), self.inner_lr, self.inner_lr)
             end = descent_ascent(problem, u, slope(ahead, batch), self.inner_lr, self.inner_lr)
@@ -159,7 +163,7 @@ class Sliding(Decentralized):
         end, _ = node.repeat_while(unsolved, self.inner_steps, once, z, infinite)
         return end
 
-    def correct(self, problem: Any, node: Any, inner: Point, mixed: Point, mixed_inner: Point) -> Point:
+    def correct(self, problem: NodeProblem, node: Client, inner: Point, mixed: Point, mixed_inner: Point) -> Point:
         """Return P(U + gamma c (WZ - WU))."""
         return problem.project(players.add(inner, players.sub(mixed, mixed_inner), self.gamma * problem.coupling))
 
@@ -174,7 +178,7 @@ def _diameter(problem: PersonalizedProblem) -> float:
 
 
 @algorithm
-class SlidingNN(Decentralized):
+class SlidingNN(Decentralized[Point | TrainedState]):
     r"""Sliding for networks (section 3.4): T plain local steps take the place of the inner solver.
 
     .. math:: v = z - \tfrac{1}{\theta \lambda_{\max}} W z,\quad
@@ -213,29 +217,31 @@ class SlidingNN(Decentralized):
         if self.personal not in ("z", "u"):
             raise InputError(f"SlidingNN.personal must be 'z' or 'u', not {self.personal!r}.")
 
-    def init(self, problem: Any) -> Any:
+    def init(self, problem: PersonalizedProblem) -> Point | TrainedState:
         """Return every node's start."""
         z = problem.start
         return z if self.personal == "z" else TrainedState(z.x, z.y, z)
 
-    def step(self, problem: Any, state: Rows, nodes: Nodes) -> Rows:
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Exchange, train, exchange again."""
         z = state if self.personal == "z" else nodes.map(self.iterate, state)
         mixed = nodes.mix(z)
         trained = nodes.map(self.train, z, mixed)
         return nodes.map(self.correct, trained, mixed, nodes.mix(trained))
 
-    def iterate(self, problem: Any, node: Any, state: TrainedState) -> Point:
+    def iterate(self, problem: NodeProblem, node: Client, state: TrainedState) -> Point:
         """Return the node's z."""
         return state.z
 
-    def train(self, problem: Any, node: Any, z: Point, mixed: Point) -> Point:
+    def train(self, problem: NodeProblem, node: Client, z: Point, mixed: Point) -> Point:
         """Return where T steps on the subproblem lead."""
         center = players.add(z, mixed, -1.0 / self.theta / scale_of(problem))
         solver, pull = solver_of(self.momentum), self.theta * problem.coupling * scale_of(problem)
         return solver.run(problem, node, center, self.lr_x, self.lr_y, self.local_steps, self.batch_size, pull=pull)
 
-    def correct(self, problem: Any, node: Any, trained: Point, mixed: Point, mixed_trained: Point) -> Point | TrainedState:
+    def correct(
+        self, problem: NodeProblem, node: Client, trained: Point, mixed: Point, mixed_trained: Point
+    ) -> Point | TrainedState:
         """Return u + s (Wz - Wu), projected; beside u where that is the personal model."""
         scale = 1.0 / self.theta**2 if self.printed else 1.0 / self.theta
         z = problem.project(players.add(trained, players.sub(mixed, mixed_trained), scale / scale_of(problem)))

@@ -7,18 +7,20 @@ without strong concavity", AISTATS 2022 (with stochastic gradients).
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.fess_gda import SmoothedState
 from fedminimax.errors import InputError
+from fedminimax.federation.client import Client
+from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
 
 
 @algorithm
-class SmoothedAGDA(Algorithm):
+class SmoothedAGDA(Algorithm[MinimaxProblem, SmoothedState]):
     r"""Smoothed alternating gradient descent ascent: the max player answers the x of the same round.
 
     .. math::
@@ -52,11 +54,11 @@ class SmoothedAGDA(Algorithm):
         if isinstance(self.beta, float) and self.beta > 1:
             raise InputError(f"SmoothedAGDA.beta must be between 0 and 1, not {self.beta}.")
 
-    def init(self, problem: Any) -> SmoothedState:
+    def init(self, problem: MinimaxProblem) -> SmoothedState:
         """Return (x_0, y_0) with z_0 = x_0."""
         return SmoothedState(problem.start.x, problem.start.y, z=problem.start.x)
 
-    def round(self, problem: Any, state: SmoothedState, clients: Any) -> SmoothedState:
+    def round(self, problem: MinimaxProblem, state: SmoothedState, clients: Clients) -> SmoothedState:
         """Step x, then y at the new x, then z."""
         cohort = clients.sample(self.cohort_size)
         g_x = cohort.mean(self.report_x, state.x, state.y).x
@@ -66,10 +68,10 @@ class SmoothedAGDA(Algorithm):
         y = problem.project_y(players.add(state.y, g_y, self.lr_y))
         return SmoothedState(x, y, z=players.add(state.z, players.sub(x, state.z), self.beta))
 
-    def report_x(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def report_x(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return the client's grad_x alone."""
         return Point(problem.grad_x(x, y, client.batch(self.batch_size)), None)
 
-    def report_y(self, problem: Any, client: Any, x: Tree, y: Tree) -> Point:
+    def report_y(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return the client's grad_y alone."""
         return Point(None, problem.grad_y(x, y, client.batch(self.batch_size)))

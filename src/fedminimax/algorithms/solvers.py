@@ -12,21 +12,28 @@ methods, :meth:`Solver.direction` and :meth:`Solver.norm`, decorated with :func:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import checks, players
-from fedminimax.algorithms.base import Algorithm, static
+from fedminimax.algorithms.base import Algorithm, S, static
 from fedminimax.algorithms.local import descent_ascent, gradient
+from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
-from fedminimax.players import Point, Tree
+from fedminimax.federation.client import Client
+from fedminimax.players import Array, Count, Point, Tree
+from fedminimax.problems.base import MinimaxProblem
+from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar, as_schedule, is_schedule
+from fedminimax.steps import Steps
 
 _T = TypeVar("_T")
+MostSteps = int | Sequence[int] | Array
+"""The most steps that a client may take: one number, or one for each client."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
@@ -43,11 +50,11 @@ class Solver:
     different ways, ``self.rates[client]``.
     """
 
-    def init(self, z: Point, client: Any) -> Tree:
+    def init(self, z: Point, client: Count) -> Tree:
         """Return the memory at the start of a round; by default there is none."""
         return ()
 
-    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any, client: Any) -> tuple[Point, Tree]:
+    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Count, client: Count) -> tuple[Point, Tree]:
         """Return what a step moves along (down in x, up in y), and the new memory.
 
         Args:
@@ -60,11 +67,11 @@ class Solver:
         """
         raise NotImplementedError
 
-    def norm(self, steps: Any, lr: Any, client: Any) -> Any:
+    def norm(self, steps: Count, lr: Scalar, client: Count) -> jax.Array:
         """Return ||a||_1 of one client after ``steps`` steps of size ``lr``."""
         raise NotImplementedError
 
-    def norms(self, count: int, steps: Any, lr: Any) -> jax.Array:
+    def norms(self, count: int, steps: Count, lr: Scalar) -> jax.Array:
         """Return ||a_i||_1 of all ``count`` clients, [N]; ``steps`` is one number for all, or [N].
 
         What does not depend on the client is computed once.
@@ -74,7 +81,7 @@ class Solver:
             return jax.vmap(lambda i: self.norm(steps, lr, i))(clients)
         return jax.vmap(lambda i, tau: self.norm(tau, lr, i))(clients, steps)
 
-    def check(self, steps: Any, lrs: tuple[Scalar, ...]) -> None:
+    def check(self, steps: MostSteps, lrs: tuple[Scalar, ...]) -> None:
         """Raise an :class:`InputError` for what the solver cannot do; by default it can do everything.
 
         Args:
@@ -84,17 +91,17 @@ class Solver:
 
     def run(
         self,
-        problem: Any,
-        client: Any,
+        problem: ClientProblem,
+        client: Client,
         start: Point,
-        lr_x: Any,
-        lr_y: Any,
-        local_steps: Any,
+        lr_x: Scalar,
+        lr_y: Scalar,
+        local_steps: Steps,
         batch_size: int | None,
         *,
         x_snapshot: Tree | None = None,
         correction: Point | None = None,
-        pull: Any = None,
+        pull: Scalar | None = None,
     ) -> Point:
         """Return where a client is after its local steps from ``start``, projected after each.
 
@@ -111,7 +118,7 @@ class Solver:
             pull: the strength mu of mu/2 ||x - x_start||^2 - mu/2 ||y - y_start||^2, added to the objective.
         """
 
-        def step(k: Any, z: Point, memory: Tree) -> tuple[Any, Point, Tree]:
+        def step(k: jax.Array, z: Point, memory: Tree) -> tuple[jax.Array, Point, Tree]:
             g = gradient(problem, z, client.batch(batch_size), x_snapshot)
             if correction is not None:
                 g = players.add(g, correction)
@@ -120,11 +127,12 @@ class Solver:
             direction, memory = self.direction(memory, g, z, start, k, client.id)
             return k + 1, descent_ascent(problem, z, direction, lr_x, lr_y), memory
 
-        _, end, _ = client.repeat(client.steps(local_steps, batch_size), step, 0, start, self.init(start, client.id))
+        steps, memory = client.steps(local_steps, batch_size), self.init(start, client.id)
+        _, end, _ = client.repeat(steps, step, jnp.asarray(0), start, memory)
         return end
 
 
-def _pulled(g: Point, z: Point, start: Point, mu: Any) -> Point:
+def _pulled(g: Point, z: Point, start: Point, mu: Scalar) -> Point:
     """Return the gradient with that of the pull back to the start."""
     away = players.sub(z, start)
     return Point(players.add(g.x, away.x, mu), players.add(g.y, away.y, -mu))
@@ -134,11 +142,11 @@ def _pulled(g: Point, z: Point, start: Point, mu: Any) -> Point:
 class Plain(Solver):
     """Descent-ascent: a_k = 1, ||a||_1 = tau."""
 
-    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any, client: Any) -> tuple[Point, Tree]:
+    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Count, client: Count) -> tuple[Point, Tree]:
         """Return the gradient."""
         return g, memory
 
-    def norm(self, steps: Any, lr: Any, client: Any) -> Any:
+    def norm(self, steps: Count, lr: Scalar, client: Count) -> jax.Array:
         """Return tau."""
         return jnp.asarray(steps, float)
 
@@ -161,25 +169,25 @@ class Momentum(Solver):
         if _known(self.rho) and not ((np.asarray(self.rho) >= 0) & (np.asarray(self.rho) < 1)).all():
             raise InputError(f"Momentum needs 0 <= rho < 1, not {self.rho}.")
 
-    def init(self, z: Point, client: Any) -> Tree:
+    def init(self, z: Point, client: Count) -> Tree:
         """Return zero buffers."""
         return players.zeros_like(z)
 
-    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any, client: Any) -> tuple[Point, Tree]:
+    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Count, client: Count) -> tuple[Point, Tree]:
         """Return the buffers after taking in the gradient."""
         buffers = players.add(g, memory, _own(self.rho, client))
         return buffers, buffers
 
-    def norm(self, steps: Any, lr: Any, client: Any) -> Any:
+    def norm(self, steps: Count, lr: Scalar, client: Count) -> jax.Array:
         """Return the closed form of appendix A.1."""
         return _momentum_norm(_own(self.rho, client), steps)
 
-    def check(self, steps: Any, lrs: tuple[Scalar, ...]) -> None:
+    def check(self, steps: MostSteps, lrs: tuple[Scalar, ...]) -> None:
         """Refuse an array of rho that has not one for each client."""
         _check_count("Momentum.rho", self.rho, steps)
 
 
-def _momentum_norm(rho: Any, steps: Any) -> Any:
+def _momentum_norm(rho: Scalar, steps: Count) -> jax.Array:
     """Return N(tau) = s(1) + ... + s(tau), where s(j) = 1 + rho + ... + rho^(j-1).
 
     The closed form cancels as rho nears 1 (in float32 it is 1% off at 0.999), so N is put together from powers of two, by
@@ -188,7 +196,7 @@ def _momentum_norm(rho: Any, steps: Any) -> Any:
     tau = jnp.asarray(steps, jnp.int32)
     number = lambda v: jnp.asarray(v, float)
 
-    def bit(b: Any, so_far: Any) -> Any:
+    def bit(b: jax.Array, so_far: Tree) -> Tree:
         (power, s, total), (m, power_m, s_m, total_m) = so_far
         taken = power * power_m, s + power * s_m, total + m * s + power * total_m
         kept = jax.tree.map(lambda new, old: jnp.where((tau >> b) & 1 == 1, new, old), taken, (power, s, total))
@@ -216,11 +224,11 @@ class Proximal(Solver):
         if _known(self.mu) and not (np.asarray(self.mu) >= 0).all():
             raise InputError(f"Proximal needs mu >= 0, not {self.mu}.")
 
-    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any, client: Any) -> tuple[Point, Tree]:
+    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Count, client: Count) -> tuple[Point, Tree]:
         """Return the gradient with the pull."""
         return _pulled(g, z, start, _own(self.mu, client)), memory
 
-    def norm(self, steps: Any, lr: Any, client: Any) -> Any:
+    def norm(self, steps: Count, lr: Scalar, client: Count) -> jax.Array:
         """Return the geometric sum."""
         tau, rate = jnp.asarray(steps, float), jnp.asarray(lr * _own(self.mu, client), float)
         # 1 - |1 - eta mu|: where a schedule takes eta mu above 1, a has signs, and its l1 norm is still a number.
@@ -228,7 +236,7 @@ class Proximal(Solver):
         safe = jnp.where(rate == 0, 0.5, rate)
         return jnp.where(rate == 0, tau, -jnp.expm1(tau * jnp.log1p(-safe)) / safe)
 
-    def check(self, steps: Any, lrs: tuple[Scalar, ...]) -> None:
+    def check(self, steps: MostSteps, lrs: tuple[Scalar, ...]) -> None:
         """Refuse steps that overshoot the start of the round, and an array of mu that has not one for each client."""
         _check_count("Proximal.mu", self.mu, steps)
         for lr in lrs:
@@ -257,15 +265,15 @@ class Weighted(Solver):
             if not self.a:
                 raise InputError("Weighted needs at least one weight.")
 
-    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any, client: Any) -> tuple[Point, Tree]:
+    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Count, client: Count) -> tuple[Point, Tree]:
         """Return a_k times the gradient; after the last weight the client stands still."""
         return players.scale(g, self._weights.at[k].get(mode="fill", fill_value=0.0)), memory
 
-    def norm(self, steps: Any, lr: Any, client: Any) -> Any:
+    def norm(self, steps: Count, lr: Scalar, client: Count) -> jax.Array:
         """Return a_0 + ... + a_{tau-1}."""
         return jnp.cumsum(self._weights)[jnp.minimum(jnp.asarray(steps), len(self.a)) - 1]
 
-    def check(self, steps: Any, lrs: tuple[Scalar, ...]) -> None:
+    def check(self, steps: MostSteps, lrs: tuple[Scalar, ...]) -> None:
         """Refuse more steps than weights, and weights that are all zero."""
         if (longest := int(np.max(steps))) > len(self.a):
             raise InputError(f"Weighted has {len(self.a)} weights, but clients take up to {longest} steps: give one each.")
@@ -301,15 +309,15 @@ class PerClient(Solver):
         place = {one: (j, row) for j, members in enumerate(kinds.values()) for row, one in enumerate(members)}
         return cls(tuple(tuple(members.values()) for members in kinds.values()), tuple(place[id(s)] for s in solvers))
 
-    def init(self, z: Point, client: Any) -> Tree:
+    def init(self, z: Point, client: Count) -> Tree:
         """Return a memory for every kind; a client uses its own."""
         return tuple(solver.init(z, client) for solver in self._own(client)[1])
 
-    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Any, client: Any) -> tuple[Point, Tree]:
+    def direction(self, memory: Tree, g: Point, z: Point, start: Point, k: Count, client: Count) -> tuple[Point, Tree]:
         """Return what the client's own solver does."""
         kind, own = self._own(client)
 
-        def with_kind(j: int) -> Any:
+        def with_kind(j: int) -> Callable[[Tree], tuple[Point, Tree]]:
             def step(memory: Tree) -> tuple[Point, Tree]:
                 moved, new = own[j].direction(memory[j], g, z, start, k, client)
                 return _typed(moved, g), (*memory[:j], _typed(new, memory[j]), *memory[j + 1 :])
@@ -319,41 +327,41 @@ class PerClient(Solver):
         direction, memory = jax.lax.switch(kind, [with_kind(j) for j in range(len(own))], memory)
         return direction, memory
 
-    def norm(self, steps: Any, lr: Any, client: Any) -> Any:
+    def norm(self, steps: Count, lr: Scalar, client: Count) -> jax.Array:
         """Return ||a||_1 of the client's own solver."""
         kind, own = self._own(client)
         with_kind = lambda solver: lambda: jnp.asarray(solver.norm(steps, lr, client), float)
         return jax.lax.switch(kind, [with_kind(solver) for solver in own])
 
-    def check(self, steps: Any, lrs: tuple[Scalar, ...]) -> None:
+    def check(self, steps: MostSteps, lrs: tuple[Scalar, ...]) -> None:
         """Refuse another number of solvers than of clients, and what a client's own solver refuses."""
         count = len(self.places)
-        if np.ndim(steps) == 1 and len(steps) != count:
-            raise InputError(f"There are {count} solvers, but {len(steps)} clients: give one each, or one for all.")
+        if np.ndim(steps) == 1 and np.size(steps) != count:
+            raise InputError(f"There are {count} solvers, but {np.size(steps)} clients: give one each, or one for all.")
         steps, places = np.broadcast_to(np.asarray(steps), (count,)), np.asarray(self.places)
         for j, kind in enumerate(self.kinds):
             for row, solver in enumerate(kind):
                 served = (places == (j, row)).all(axis=1)
                 solver.check(np.where(served, steps, 0), lrs)
 
-    def _own(self, client: Any) -> tuple[Any, list[Solver]]:
+    def _own(self, client: Count) -> tuple[jax.Array, list[Solver]]:
         """Return the client's kind, and of every kind a solver with the client's numbers (of another's, where it has none)."""
         kind, row = jnp.asarray(self.places, jnp.int32)[client]
         pick = lambda *numbers: jnp.stack([jnp.asarray(n) for n in numbers]).at[row].get(mode="clip")
         return kind, [jax.tree.map(pick, *solvers) for solvers in self.kinds]
 
 
-def one_or_each(solver: Any) -> Any:
+def one_or_each(solver: Solver | Sequence[Solver]) -> Solver:
     """Return a solver for all clients: the one that is given, or one made of a solver for each."""
     if isinstance(solver, (tuple, list)):
         if not solver:
             raise InputError("solver is empty: give one solver for all clients, or one for each.")
         return PerClient.of(solver)
     check_solver(solver)
-    return solver
+    return cast(Solver, solver)
 
 
-def check_solver(solver: Any) -> None:
+def check_solver(solver: object) -> None:
     """Raise an :class:`InputError` unless this is a local solver that compiled programs can take."""
     if isinstance(solver, type) or not isinstance(solver, Solver):
         shown = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
@@ -368,7 +376,7 @@ def _kind(solver: Solver) -> Any:
     return structure, tuple(() if is_schedule(n) else np.shape(n) for n in numbers)
 
 
-def _one_or_each(name: str, value: Any) -> Any:
+def _one_or_each(name: str, value: Scalar) -> Scalar:
     """Return a hyper-parameter as a number, a schedule, or an array with a number for each client."""
     if isinstance(value, (bool, str)):
         raise InputError(f"{name} must be a number, a schedule of the round or a number for each client, not {value!r}.")
@@ -378,19 +386,19 @@ def _one_or_each(name: str, value: Any) -> Any:
     return value
 
 
-def _known(value: Any) -> bool:
+def _known(value: Scalar) -> bool:
     """Tell whether a hyper-parameter is a number, or numbers, outside of compiled programs."""
     return isinstance(value, (int, float, np.ndarray, np.generic, jax.Array)) and not isinstance(value, jax.core.Tracer)
 
 
-def _own(value: Any, client: Any) -> Any:
+def _own(value: Scalar, client: Count) -> Scalar:
     """Return a client's own number, where there is one for each."""
     return value if jnp.ndim(value) == 0 else jnp.asarray(value)[client]
 
 
-def _check_count(name: str, value: Any, steps: Any) -> None:
-    if _known(value) and np.ndim(value) == 1 and np.ndim(steps) == 1 and len(value) != len(steps):
-        raise InputError(f"{name} has {len(value)} numbers, but there are {len(steps)} clients: give one each.")
+def _check_count(name: str, value: Scalar, steps: MostSteps) -> None:
+    if _known(value) and np.ndim(value) == 1 and np.ndim(steps) == 1 and len(value) != np.size(steps):
+        raise InputError(f"{name} has {len(value)} numbers, but there are {np.size(steps)} clients: give one each.")
 
 
 def _typed(tree: Tree, like: Tree) -> Tree:
@@ -403,12 +411,12 @@ def solver_of(momentum: Scalar | None) -> Solver:
     return Plain() if momentum is None else Momentum(momentum)
 
 
-class LocalUpdates(Algorithm):
+class LocalUpdates(Algorithm[MinimaxProblem, S]):
     """The client program of methods whose clients take local steps and report how far those led."""
 
     lr_x: Scalar
     lr_y: Scalar
-    local_steps: Any
+    local_steps: Steps
     batch_size: int | None
 
     @property
@@ -416,13 +424,13 @@ class LocalUpdates(Algorithm):
         """The local solver."""
         return Plain()
 
-    def check(self, clients: Any, steps: Any = None) -> None:
+    def check(self, clients: ClientSource, steps: Array | None = None) -> None:
         """Raise an :class:`InputError` for what these clients cannot carry out."""
         super().check(clients, steps)
         most = self.most_steps(clients, steps)
         self.solver.check(most, (self.lr_x, self.lr_y))
 
-    def local_update(self, problem: Any, client: Any, x: Tree, y: Tree, x_snapshot: Tree | None = None) -> Point:
+    def local_update(self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_snapshot: Tree | None = None) -> Point:
         """Return how far the client's local steps lead from (x, y)."""
         start = Point(x, y)
         end = self.solver.run(

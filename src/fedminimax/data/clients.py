@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,82 @@ import numpy as np
 
 from fedminimax import checks
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
+from fedminimax.players import Count, Tree
 
 REPLACEMENT, EPOCHS = "replacement", "epochs"
+
+
+class ClientSource(Protocol):
+    """Where a run's examples come from: stored (:class:`ClientData`), or made on demand (``GeneratedClients``)."""
+
+    @property
+    def count(self) -> int:
+        """The number of clients N."""
+        ...
+
+    @property
+    def sizes(self) -> Any:
+        """How many examples each client has, [N]."""
+        ...
+
+    @property
+    def smallest(self) -> int:
+        """The least size."""
+        ...
+
+    @property
+    def largest(self) -> int:
+        """The greatest size."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """The number of examples of all clients together."""
+        ...
+
+    @property
+    def batching(self) -> str:
+        """How minibatches are drawn."""
+        ...
+
+    @property
+    def fields(self) -> Tree:
+        """All examples of all clients, where there is such a thing."""
+        ...
+
+    @property
+    def example(self) -> Tree:
+        """The shapes and dtypes of one example, with a leading axis of length 1."""
+        ...
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether batches carry fresh random words."""
+        ...
+
+    def owners(self) -> jax.Array:
+        """Return the client of each example, [total]."""
+        ...
+
+    def at(self, client: Count) -> tuple[ClientData, Count]:
+        """Return data that holds one client's examples, and the client's place in it."""
+        ...
+
+    def only(self, client: int) -> ClientData:
+        """Return the data of one client alone, as a federation of one."""
+        ...
+
+    def numbered(self) -> Self:
+        """Return the same clients with the client's own number as one more field of every example."""
+        ...
+
+    def seeded(self) -> Self:
+        """Return the same clients with one random word as one more field of every example."""
+        ...
+
+    def with_batching(self, batching: str) -> Self:
+        """Return the same clients with minibatches drawn in another way."""
+        ...
 
 
 @jax.tree_util.register_dataclass
@@ -174,7 +247,7 @@ class ClientData:
         """The shapes and dtypes of one example, with a leading axis of length 1."""
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *np.shape(a)[1:]), jnp.result_type(a)), self.fields)
 
-    def at(self, client: Any) -> tuple[ClientData, Any]:
+    def at(self, client: Count) -> tuple[ClientData, Count]:
         """Return data that holds one client's examples, and the client's place in it."""
         return self, client
 

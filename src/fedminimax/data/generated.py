@@ -14,7 +14,7 @@ import numpy as np
 from fedminimax import checks
 from fedminimax.data.clients import EPOCHS, REPLACEMENT, ClientData
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
+from fedminimax.players import Count, Tree
 
 
 @jax.tree_util.register_dataclass
@@ -96,7 +96,7 @@ class GeneratedClients:
         """Whether batches carry fresh random words."""
         return isinstance(self._shapes, dict) and ClientData.SEED in self._shapes
 
-    def at(self, client: Any) -> tuple[ClientData, int]:
+    def at(self, client: Count) -> tuple[ClientData, int]:
         """Return data that holds one client's examples, and the client's place in it."""
         size = self.smallest
         zero, sizes = np.zeros(1, np.int32), np.full(1, size, np.int32)

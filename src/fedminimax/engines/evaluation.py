@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.metrics.base import Metric, evaluate
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
@@ -17,11 +17,11 @@ from fedminimax.problems.robust import Problem
 class Judge:
     """Evaluates metrics on one run's data, which is put on the device once."""
 
-    def __init__(self, problem: Problem, clients: ClientData):
+    def __init__(self, problem: Problem, clients: ClientSource):
         self._problem, self._clients = problem, on_first_device(clients)
         self._placed: dict[int, tuple[Mapping[str, Metric], Any]] = {}
 
-    def __call__(self, metrics: Mapping[str, Metric], state: Any) -> dict[str, float]:
+    def __call__(self, metrics: Mapping[str, Metric], state: Tree) -> dict[str, float]:
         """Return every number of every metric at a state."""
         if not metrics:
             return {}
@@ -48,7 +48,7 @@ def _evaluator(
     order: list[str] = []
 
     @jax.jit
-    def compute(arrays: list[Any], clients: ClientData, state: Any) -> list[Any]:
+    def compute(arrays: list[Tree], clients: ClientData, state: Tree) -> list[jax.Array]:
         leaves = [a if f is None else f for a, f in zip(arrays, functions, strict=True)]
         metrics = dict(zip(names, jax.tree.unflatten(structure, leaves), strict=True))
         values = evaluate(metrics, problem, clients, state)

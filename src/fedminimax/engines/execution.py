@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientSource
 from fedminimax.federation.accounting import Message, Traffic
 from fedminimax.federation.cohort import Conditions
 from fedminimax.federation.trace import Trace
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
     """What came out of some rounds: counts and, when recorded, who was there (arrays over rounds)."""
 
     traffic: Traffic
-    attendance: tuple[Any, ...]
+    attendance: tuple[Tree, ...]
 
 
 class Execution(ABC):
@@ -83,7 +83,7 @@ class Execution(ABC):
     def __enter__(self) -> Execution:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -94,7 +94,7 @@ class Engine(Protocol):
     def open(
         self,
         problem: Problem,
-        clients: ClientData,
+        clients: ClientSource,
         algorithm: Algorithm,
         conditions: Conditions,
         *,

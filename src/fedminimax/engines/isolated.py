@@ -8,9 +8,8 @@ bytes of a request and returns the bytes of a reply.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ import numpy as np
 
 from fedminimax import players, wire
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.engines.evaluation import Judge
 from fedminimax.engines.execution import Execution, Progress, Snapshot
 from fedminimax.engines.store import ClientStore
@@ -31,7 +30,7 @@ from fedminimax.federation.guard import Guard, finite
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
-from fedminimax.players import Tree
+from fedminimax.players import Count, Tree
 from fedminimax.problems.robust import Problem
 from fedminimax.random import keys
 from fedminimax.random.keys import Key
@@ -77,7 +76,7 @@ class IsolatedExecution(Execution):
     def __init__(
         self,
         problem: Problem,
-        clients: ClientData,
+        clients: ClientSource,
         algorithm: Algorithm,
         conditions: Conditions,
         seed: int,
@@ -147,7 +146,7 @@ class Isolated:
     def open(
         self,
         problem: Problem,
-        clients: ClientData,
+        clients: ClientSource,
         algorithm: Algorithm,
         conditions: Conditions,
         *,
@@ -160,12 +159,21 @@ class Isolated:
 
 
 @functools.lru_cache(maxsize=64)
-def _program(problem: Problem, function: str) -> Any:
+def _program(problem: Problem, function: str) -> Callable[..., tuple[Reply[Tree], jax.Array]]:
     """Return a client's program by name. All workers share its compiled code, which holds no data."""
 
     def run(
-        algorithm: Any, data: Any, id: Any, t: Any, key: Any, steps_word: Any, state: Any, note: Any, steps: Any, args: Any
-    ) -> Any:
+        algorithm: Algorithm,
+        data: ClientData,
+        id: Count,
+        t: Count,
+        key: Key,
+        steps_word: jax.Array,
+        state: Tree,
+        note: Tree,
+        steps: Count | None,
+        args: tuple[Tree, ...],
+    ) -> tuple[Reply[Tree], jax.Array]:
         client = Client(
             id=id, row=0, data=data, round=t, key=key, steps_word=steps_word, state=state, note=note, fixed_steps=steps
         )
@@ -180,7 +188,9 @@ def _program(problem: Problem, function: str) -> Any:
 class IsolatedRound(Round):
     """A round whose clients are workers."""
 
-    def __init__(self, engine: IsolatedExecution, data: ClientData, weights: Any, key: Key, t: int, trace: Trace | None):
+    def __init__(
+        self, engine: IsolatedExecution, data: ClientSource, weights: jax.Array, key: Key, t: int, trace: Trace | None
+    ):
         super().__init__(
             count=data.count,
             sizes=data.sizes,
@@ -199,13 +209,13 @@ class IsolatedRound(Round):
 
     def execute(
         self,
-        fn: ClientFunction,
+        fn: ClientFunction[Tree],
         cohort: Cohort,
-        present: Any,
+        present: jax.Array | None,
         key: Key,
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
-        weights: Any,
+        weights: jax.Array | None,
         guard: Guard,
     ) -> Executed:
         """Send ``fn``'s name and its arguments to every client that is present, and put the replies together."""
@@ -216,7 +226,7 @@ class IsolatedRound(Round):
                 f"{name or fn!r} cannot be sent to clients: map a method of the algorithm, not a closure or a lambda."
             )
         here = np.ones(cohort.size, bool) if present is None else np.asarray(present)
-        replies: list[Any] = [None] * cohort.size
+        replies: list[Tree] = [None] * cohort.size
         accepted, work = np.zeros(cohort.size, bool), accounting.split(NO_WORK)
         for k in np.flatnonzero(here):
             id = int(cohort.ids[k])
@@ -249,7 +259,7 @@ class IsolatedRound(Round):
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
         return Executed(total, jnp.sum(kept), expected.note, refused, work)
 
-    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """Send every node's row to its neighbours as bytes; each adds up what it is sent."""
         row = lambda k: jax.tree.map(lambda a: np.asarray(a[k]), rows)
         letters = [wire.encode(row(k)) for k in range(self.count)]
@@ -266,13 +276,20 @@ class IsolatedRound(Round):
             results.append(total)
         return jax.tree.map(lambda *parts: jnp.stack(parts), *results), jnp.asarray(ignored, jnp.int32)
 
-    def mix_if(self, network: Network, rows: Tree, takes_place: Any) -> tuple[Tree, Any]:
+    def mix_if(self, network: Network, rows: Tree, takes_place: jax.Array | bool) -> tuple[Tree, Count]:
         """Return what :meth:`mix` does, or zeros where there is no exchange."""
         if takes_place:
             return self.mix(network, rows)
         return players.zeros_like(rows), jnp.zeros((), jnp.int32)
 
-    def _expected(self, function: str, algorithm: Algorithm, note: Tree, broadcast: Any, per_client: Any) -> Reply:
+    def _expected(
+        self,
+        function: str,
+        algorithm: Algorithm,
+        note: Tree,
+        broadcast: tuple[Tree, ...],
+        per_client: tuple[Tree, ...],
+    ) -> Reply[Tree]:
         """Return the shapes of a reply and of what a client will keep, which the server knows from the program alone."""
         worker, key = self.engine.workers[0], keys.root(0)
         own = jax.tree.map(lambda a: a[0], per_client)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedminimax import devices as host
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientSource
 from fedminimax.engines.evaluation import Judge
 from fedminimax.engines.execution import Execution, Progress, Snapshot
 from fedminimax.engines.store import DEVICE, HOST, JOURNAL, ClientStore, RowFormat
@@ -34,7 +34,7 @@ from fedminimax.federation.guard import Guard, finite
 from fedminimax.federation.trace import Asked, Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.network import Network
-from fedminimax.players import Tree
+from fedminimax.players import Array, Count, Tree
 from fedminimax.problems.base import CHUNK
 from fedminimax.problems.robust import Problem
 from fedminimax.random import keys
@@ -60,8 +60,8 @@ _AXIS = "clients"
 class Placed(NamedTuple):
     """What every round reads: the clients' data and the weights p."""
 
-    clients: ClientData
-    weights: Any
+    clients: ClientSource
+    weights: Array
 
 
 class Carry(NamedTuple):
@@ -121,7 +121,7 @@ class Program:
 
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
-        self._scripts: dict[Any, Script] = {}
+        self._scripts: dict[Hashable, Script] = {}
         self._advance = jax.jit(self._rounds, static_argnames="length")
 
     @classmethod
@@ -143,7 +143,7 @@ class Program:
         spread = lambda leaf: jnp.zeros((*everybody, *jnp.shape(leaf)), jnp.result_type(leaf)) + leaf
         return first._replace(client_states=jax.tree.map(spread, first.client_states))
 
-    def place(self, clients: ClientData) -> Placed:
+    def place(self, clients: ClientSource) -> Placed:
         """Put the data, and the weights p, where the rounds will run, once."""
         # Aligned host arrays (as ClientData makes them) are used in place by every host device, not copied.
         weights = np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
@@ -176,13 +176,13 @@ class Program:
         """Return what a round of such a run consists of, which is known since it was compiled."""
         return self._scripts[_signature((algorithm, data.clients, carry, trace))]
 
-    def rehearse(self, algorithm: Algorithm, clients: ClientData) -> Script:
+    def rehearse(self, algorithm: Algorithm, clients: ClientSource) -> Script:
         """Return what a round consists of, on whatever engine: one is traced, and nothing is compiled or run."""
         signature = _signature(("rehearsal", algorithm, clients))
         if signature not in self._scripts:
             script, weights = Script(), jnp.asarray(self.problem.client_weights(clients), float)
 
-            def one(clients: ClientData, key: Key, t: Any) -> Any:
+            def one(clients: ClientSource, key: Key, t: Count) -> tuple[Carry, Progress]:
                 carry = self.spread(self.first(algorithm), clients.count)
                 return self.one_round(algorithm, clients, weights, key, carry, t, None, script)
 
@@ -193,12 +193,12 @@ class Program:
     def one_round(
         self,
         algorithm: Algorithm,
-        clients: ClientData,
-        weights: Any,
+        clients: ClientSource,
+        weights: jax.Array,
         key: Key,
         carry: Carry,
-        t: Any,
-        trace: Any,
+        t: Count,
+        trace: Trace | None,
         script: Script | None = None,
     ) -> tuple[Carry, Progress]:
         """Carry out one round: the function that everything here compiles. What it consists of is put into ``script``."""
@@ -214,12 +214,12 @@ class Program:
     def _rounds(
         self,
         algorithm: Algorithm,
-        clients: ClientData,
-        weights: Any,
+        clients: ClientSource,
+        weights: jax.Array,
         key: Key,
         carry: Carry,
-        first: Any,
-        rounds: Any,
+        first: Count,
+        rounds: Count,
         trace: Trace | None,
         *,
         length: int,
@@ -227,13 +227,20 @@ class Program:
         script = Script()
 
         def program(
-            algorithm: Any, clients: Any, weights: Any, key: Any, carry: Any, first: Any, rounds: Any, trace: Any
-        ) -> Any:
+            algorithm: Algorithm,
+            clients: ClientSource,
+            weights: jax.Array,
+            key: Key,
+            carry: Carry,
+            first: Count,
+            rounds: Count,
+            trace: Trace | None,
+        ) -> tuple[Carry, Progress]:
             one = lambda carry, t: self.one_round(algorithm, clients, weights, key, carry, t, trace, script)
             shapes = jax.eval_shape(one, carry, first)[1]
             room = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
 
-            def body(k: Any, loop: tuple[Carry, Progress]) -> tuple[Carry, Progress]:
+            def body(k: jax.Array, loop: tuple[Carry, Progress]) -> tuple[Carry, Progress]:
                 carry, done = loop
                 carry, new = one(carry, first + k)
                 return carry, jax.tree.map(lambda all_, row: all_.at[k].set(row), done, new)
@@ -249,7 +256,7 @@ class Program:
         return jax.shard_map(program, mesh=self._mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
 
 
-def _signature(tree: Tree) -> Any:
+def _signature(tree: Tree) -> Hashable:
     """Return what a program is compiled for: the structure, shapes and dtypes of its arguments."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple(leaf if isinstance(leaf, str) else (jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
@@ -261,7 +268,7 @@ class Simulation(Execution):
     def __init__(
         self,
         program: Program,
-        clients: ClientData,
+        clients: ClientSource,
         algorithm: Algorithm,
         seed: int,
         trace: Trace | None,
@@ -378,7 +385,7 @@ class Simulator:
     def open(
         self,
         problem: Problem,
-        clients: ClientData,
+        clients: ClientSource,
         algorithm: Algorithm,
         conditions: Conditions,
         *,
@@ -392,7 +399,9 @@ class Simulator:
         program = Program.of(problem, algorithm, conditions, layout)
         return Simulation(program, clients, algorithm, seed, trace, start, store)
 
-    def _store(self, problem: Problem, clients: ClientData, algorithm: Algorithm, start: Snapshot | None) -> ClientStore | None:
+    def _store(
+        self, problem: Problem, clients: ClientSource, algorithm: Algorithm, start: Snapshot | None
+    ) -> ClientStore | None:
         """Return where the clients' states are to live on the host; None: on the device, or there are none."""
         where = self.client_store
         own = jax.eval_shape(lambda: algorithm.init_client(problem))
@@ -413,7 +422,7 @@ class Simulator:
             return kept
         return ClientStore(clients.count, initial, folder)
 
-    def _layout(self, problem: Problem, clients: ClientData, algorithm: Algorithm, host_state: bool) -> Layout:
+    def _layout(self, problem: Problem, clients: ClientSource, algorithm: Algorithm, host_state: bool) -> Layout:
         cohort = getattr(algorithm, "cohort_size", None) or clients.count
         parameters = players.size(problem.x0) + players.size(problem.y0)
         worthwhile = cohort > 1 and cohort * parameters >= _WORTH_SPLITTING
@@ -423,7 +432,7 @@ class Simulator:
         return Layout(self.strategy, 1 if host_state else usable, host_state)
 
 
-def rehearse(problem: Problem, algorithm: Algorithm, clients: ClientData, conditions: Conditions | None = None) -> Script:
+def rehearse(problem: Problem, algorithm: Algorithm, clients: ClientSource, conditions: Conditions | None = None) -> Script:
     """Return what a round of the algorithm consists of, on whatever engine, without running one."""
     return Program.of(problem, algorithm, conditions or Conditions(), Layout(VMAP)).rehearse(algorithm, clients)
 
@@ -435,11 +444,11 @@ class SimulatedRound(Round):
         self,
         program: Program,
         algorithm: Algorithm,
-        data: ClientData,
-        weights: Any,
+        data: ClientSource,
+        weights: jax.Array,
         key: Key,
         client_states: Tree,
-        t: Any,
+        t: Count,
         trace: Trace | None,
     ):
         super().__init__(
@@ -460,13 +469,13 @@ class SimulatedRound(Round):
 
     def execute(
         self,
-        fn: ClientFunction,
+        fn: ClientFunction[Tree],
         cohort: Cohort,
-        present: Any,
+        present: jax.Array | None,
         key: Key,
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
-        weights: Any,
+        weights: jax.Array | None,
         guard: Guard,
     ) -> Executed:
         """Run ``fn`` for the whole cohort: ``width`` clients side by side, in ``turns``, on each device."""
@@ -474,7 +483,7 @@ class SimulatedRound(Round):
         devices, turns, width = self._places(cohort.size)
         stack = weights is None or guard.stacks
 
-        def one(row: _Row) -> tuple[Any, ...]:
+        def one(row: _Row) -> tuple[Tree, ...]:
             client = Client(
                 id=row.id,
                 row=row.id,
@@ -498,7 +507,7 @@ class SimulatedRound(Round):
             note = row.note if reply.note is None else reply.note
             return value, accepted, (row.present, state), note, work
 
-        def turn(rows: _Row) -> tuple[Any, Any]:
+        def turn(rows: _Row) -> tuple[_Sums, Tree]:
             if width == 1:
                 out = jax.tree.map(lambda a: a[None], one(jax.tree.map(lambda a: a[0], rows)))
             else:
@@ -531,7 +540,7 @@ class SimulatedRound(Round):
             shapes = jax.eval_shape(turn, jax.tree.map(lambda a: a[0], rows))[0]
             zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-            def add(total: _Sums, rows: _Row) -> tuple[_Sums, Any]:
+            def add(total: _Sums, rows: _Row) -> tuple[_Sums, Tree]:
                 more, stacked = turn(rows)
                 return jax.tree.map(jnp.add, total, more), stacked
 
@@ -550,7 +559,7 @@ class SimulatedRound(Round):
         total = players.scale(guard.combine(value, accepted), sums.weight) if stack else sums.value
         return Executed(total, sums.weight, note, sums.refused, sums.work)
 
-    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """Return W times the rows, for all nodes at once."""
         if not self.conditions.guard.drop_nonfinite:
             return network.product(rows), jnp.zeros((), jnp.int32)
@@ -599,24 +608,24 @@ class SimulatedRound(Round):
 class _Row(NamedTuple):
     """What one client of a cohort is given; stacked for many."""
 
-    id: Any
-    steps_word: Any
-    present: Any
-    weight: Any
-    own: Any
-    state: Any
-    note: Any
+    id: jax.Array
+    steps_word: jax.Array
+    present: jax.Array
+    weight: jax.Array
+    own: tuple[Tree, ...]
+    state: Tree
+    note: Tree
 
 
 class _Sums(NamedTuple):
     """What is added up over clients as they finish."""
 
-    weight: Any
-    refused: Any
-    work: Any
-    value: Any
+    weight: jax.Array
+    refused: jax.Array
+    work: jax.Array
+    value: Tree
 
 
 @functools.lru_cache(maxsize=32)
-def _stored(problem: Problem, structure: Any, conditions: Conditions, layout: Layout) -> Program:
+def _stored(problem: Problem, structure: Hashable, conditions: Conditions, layout: Layout) -> Program:
     return Program(problem, conditions, layout)

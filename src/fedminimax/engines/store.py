@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import io_callback
+from numpy.typing import DTypeLike
 
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
+from fedminimax.players import Array, Tree
 
 DEVICE, HOST = "device", "host"
 JOURNAL = 2**26
@@ -53,15 +55,15 @@ class RowFormat:
         numbers = [leaf.astype(np.uint8) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(states)]
         return jnp.concatenate([lax.bitcast_convert_type(a, np.uint8).reshape(a.shape[0], -1) for a in numbers], axis=1)
 
-    def read(self, ids: Any, token: Any) -> Tree:
+    def read(self, ids: jax.Array, token: jax.Array) -> Tree:
         """Return a cohort's states from the store whose number the token is, inside a compiled program."""
         shape = jax.ShapeDtypeStruct((ids.shape[0], self.row_bytes), jnp.uint8)
         return self.unpack(io_callback(lambda ids, token: _OPEN[int(token)].read_rows(ids), shape, ids, token))
 
-    def write(self, ids: Any, here: Any, states: Tree, token: Any) -> Any:
+    def write(self, ids: jax.Array, here: jax.Array, states: Tree, token: jax.Array) -> jax.Array:
         """Take a cohort's states down in that store; return the token, which whoever reads next must wait for."""
 
-        def write(ids: Any, here: Any, rows: Any, token: Any) -> Any:
+        def write(ids: Array, here: Array, rows: Array, token: Array) -> np.ndarray:
             _OPEN[int(token)].write_rows(ids, np.asarray(here), rows)
             return np.asarray(token)
 
@@ -104,7 +106,7 @@ class ClientStore:
         self.number = next(_NUMBERS)
         _OPEN[self.number] = self
 
-    def _room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def _room(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         if self.folder is None:
             return np.zeros(shape, dtype)
         return np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, shape)
@@ -113,7 +115,7 @@ class ClientStore:
         flat = [np.ascontiguousarray(leaf, s.dtype).reshape(len(leaf), -1) for leaf, s in zip(leaves, self.shapes, strict=True)]
         return np.concatenate([leaf.view(np.uint8) for leaf in flat], axis=1)
 
-    def read_rows(self, ids: Any) -> np.ndarray:
+    def read_rows(self, ids: Sequence[int] | Array) -> np.ndarray:
         """Return the states of some clients as bytes, [S, row_bytes]."""
         ids = np.asarray(ids)
         rows = np.where(self._written[ids][:, None], self._rows[ids], self._initial)
@@ -122,14 +124,14 @@ class ClientStore:
                 rows[place] = self._journal[id]
         return rows
 
-    def write_rows(self, ids: Any, here: Any, rows: Any) -> None:
+    def write_rows(self, ids: Array, here: Array, rows: Array) -> None:
         """Take down new states, as bytes, of those clients that are ``here``."""
         rows = np.asarray(rows)
         for place, id in enumerate(np.asarray(ids).tolist()):
             if here[place]:
                 self._journal[id] = rows[place].copy()
 
-    def read(self, ids: Any) -> Tree:
+    def read(self, ids: Sequence[int] | Array) -> Tree:
         """Return the states of some clients, stacked."""
         return self._tree(self.read_rows(ids))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, Generic, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,16 @@ from fedminimax.errors import InputError
 from fedminimax.federation import accounting
 from fedminimax.federation.accounting import NO_WORK, Message, Traffic
 from fedminimax.federation.availability import Availability
+from fedminimax.federation.client import Client, R, Reply
 from fedminimax.federation.guard import Guard
 from fedminimax.federation.trace import Asked, Draw, Trace
 from fedminimax.network import Network
-from fedminimax.players import Tree
+from fedminimax.players import Array, Count, Tree
 from fedminimax.random import keys, sampling
 from fedminimax.random.keys import Key
 
-ClientFunction = Callable[..., Any]
+ClientFunction = Callable[Concatenate[Any, Client, ...], R]
+"""A client's program: ``fn(problem, client, *what was sent)``; the problem as in :mod:`fedminimax.problems.forms`."""
 
 # Streams of randomness within a round: phases count up from zero, so these cannot meet them.
 _STEPS = 2**32 - 1
@@ -56,9 +58,9 @@ class Executed(NamedTuple):
     """Which replies arrived and passed the guard, [S]; or for a sum, their total weight."""
     note: Tree
     """What the clients keep until the end of the round, stacked."""
-    refused: Any
+    refused: Count
     """How many replies the guard refused."""
-    work: Any
+    work: jax.Array
     """What clients computed, in parts (see :func:`accounting.split`)."""
 
 
@@ -69,14 +71,14 @@ class Attendance(NamedTuple):
     invited: jax.Array
 
 
-class Replies(NamedTuple):
+class Replies(NamedTuple, Generic[R]):
     """Replies of a cohort, one row a client; rows that did not arrive are zeros."""
 
-    values: Tree
+    values: R
     accepted: jax.Array
     ids: jax.Array
 
-    def scatter(self, count: int) -> Tree:
+    def scatter(self, count: int) -> R:
         """Return the rows at their clients' places among ``count``, zeros elsewhere."""
         where = jnp.where(self.accepted, self.ids, count)
         put = lambda v: jnp.zeros((count, *v.shape[1:]), v.dtype).at[where].set(v, mode="drop")
@@ -90,9 +92,9 @@ class Round(ABC):
         self,
         *,
         count: int,
-        sizes: Any,
-        weights: Any,
-        t: Any,
+        sizes: Array,
+        weights: jax.Array,
+        t: Count,
         key: Key,
         conditions: Conditions,
         trace: Trace | None,
@@ -112,22 +114,22 @@ class Round(ABC):
     @abstractmethod
     def execute(
         self,
-        fn: ClientFunction,
+        fn: ClientFunction[Tree],
         cohort: Cohort,
-        present: Any,
+        present: jax.Array | None,
         key: Key,
         broadcast: tuple[Tree, ...],
         per_client: tuple[Tree, ...],
-        weights: Any,
+        weights: jax.Array | None,
         guard: Guard,
     ) -> Executed:
         """Run ``fn`` on the cohort's clients; with weights return the weighted sum, without them the stacked replies."""
 
     @abstractmethod
-    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Any]:
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """Return W times the rows, and how many messages were ignored because they were not finite (see Guard)."""
 
-    def gossip(self, network: Network, rows: Tree, when: Any) -> Tree:
+    def gossip(self, network: Network, rows: Tree, when: jax.Array | None) -> Tree:
         """Carry out one exchange along all edges, if it is time for it, and count it."""
         messages = 2 * network.edge_count
         takes_place = True if when is None else when
@@ -138,7 +140,7 @@ class Round(ABC):
         self.traffic.append(Traffic(0, count, ignored, accounting.split(NO_WORK), 0.0))
         return out
 
-    def mix_if(self, network: Network, rows: Tree, takes_place: Any) -> tuple[Tree, Any]:
+    def mix_if(self, network: Network, rows: Tree, takes_place: jax.Array | bool) -> tuple[Tree, Count]:
         """Return what :meth:`mix` does, or zeros where there is no exchange."""
         if takes_place is True:
             return self.mix(network, rows)
@@ -150,7 +152,7 @@ class Round(ABC):
     def has_client_state(self) -> bool:
         """Whether clients remember something from round to round."""
 
-    def attendance(self) -> tuple[Any, ...]:
+    def attendance(self) -> tuple[Tree, ...]:
         """Return who was in each cohort, how many were invited to it, who answered each exchange, what was drawn, and waits."""
         cohorts, invited = tuple(c.ids for c in self.cohorts), tuple(c.invited for c in self.cohorts)
         return cohorts, invited, tuple(self.answers), self.draws, tuple(self.waited)
@@ -164,13 +166,15 @@ class Round(ABC):
         """Return the random words from which clients' numbers of local steps are drawn."""
         return steps_words(self.key, self.t, ids)
 
-    def fixed_steps(self, client: Any) -> Any:
+    def fixed_steps(self, client: Count) -> Count | None:
         """Return the recorded number of local steps, if this run replays a trace."""
         if self.trace is None or self.trace.steps is None:
             return None
         return jnp.asarray(self.trace.steps)[self.t, client]
 
-    def replies(self, availability: Availability, key: Key, ids: jax.Array, *, again: bool = False) -> tuple[jax.Array, Any]:
+    def replies(
+        self, availability: Availability, key: Key, ids: jax.Array, *, again: bool = False
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Return which clients' replies to a request arrive in time, and after how many seconds (None: at once)."""
         answers = availability.answers(self.key, keys.variant(key, _ANSWER), self.t, ids, again=again)
         delay = availability.delay
@@ -199,7 +203,7 @@ class Clients:
         self.current = current
         self.count, self.weights, self.round = current.count, current.weights, current.t
 
-    def sample(self, size: int | None, weights: Any = None, replace: bool = False) -> Cohort:
+    def sample(self, size: int | None, weights: Array | None = None, replace: bool = False) -> Cohort:
         """Return a cohort of ``size`` clients; None: everybody.
 
         Args:
@@ -260,7 +264,7 @@ class Clients:
         """Return the cohort of all clients."""
         return self.sample(None)
 
-    def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Any:
+    def steps(self, spec: local_steps.Steps, batch_size: int | None) -> Count:
         """Return every client's number of local steps tau_i this round: [N], or one int where they are all the same.
 
         For steps that differ between clients this costs O(N) small integers a round.
@@ -277,7 +281,9 @@ class Clients:
         """Say that everybody takes ``count`` local steps, on which the server counts: a trace of others is refused."""
         self.current.asked.equal_steps = count
 
-    def draw(self, name: str, sampler: Callable[[jax.Array], Tree], low: Any = None, high: Any = None) -> Tree:
+    def draw(
+        self, name: str, sampler: Callable[[jax.Array], Tree], low: float | None = None, high: float | None = None
+    ) -> Tree:
         """Return a random draw of the server's own, which a trace may replay by its name.
 
         Args:
@@ -299,12 +305,12 @@ class Clients:
         return drawn
 
 
-def steps_words(key: Key, t: Any, ids: jax.Array) -> jax.Array:
+def steps_words(key: Key, t: Count, ids: jax.Array) -> jax.Array:
     """Return the random words from which clients' numbers of local steps are drawn in round t; ``key`` is the run's."""
     return keys.words_for(keys.derive(key, t, _STEPS), ids)
 
 
-def everybodys_steps(spec: local_steps.Steps, key: Key, t: Any, sizes: jax.Array, batch_size: int | None) -> jax.Array:
+def everybodys_steps(spec: local_steps.Steps, key: Key, t: Count, sizes: jax.Array, batch_size: int | None) -> jax.Array:
     """Return every client's tau_i in round t, [N]; ``key`` is the run's."""
     ids = jnp.arange(sizes.shape[0])
     return jnp.broadcast_to(local_steps.draw(spec, steps_words(key, t, ids), ids, sizes, batch_size), ids.shape)
@@ -332,22 +338,22 @@ class Cohort:
         current: Round,
         number: int,
         ids: jax.Array,
-        present: Any,
-        invited: Any,
+        present: jax.Array | None,
+        invited: Count | None,
         in_order: bool,
-        seconds: Any = None,
+        seconds: jax.Array | None = None,
     ):
         self._round, self._present, self._invited, self._asked = current, present, invited, False
         self._part = False
         self._seconds = seconds  # how long they took to answer the invitation
         self.number, self.ids, self.size, self._in_order = number, ids, ids.shape[0], in_order
-        self.members: Any = self.size if present is None else jnp.sum(present)
+        self.members: Count = self.size if present is None else jnp.sum(present)
         self._joined = present
-        self.chance: Any = jnp.ones(self.size)
+        self.chance: jax.Array = jnp.ones(self.size)
         self.note: Tree = None
-        self.heard: Any = None
+        self._heard: jax.Array | None = None
 
-    def only(self, chosen: Any) -> Cohort:
+    def only(self, chosen: jax.Array) -> Cohort:
         """Return the same cohort with some of its clients left out of the next exchanges.
 
         Args:
@@ -366,12 +372,25 @@ class Cohort:
         return own if self._joined is None else jnp.where(self._joined, own, 0.0)
 
     @property
+    def heard(self) -> jax.Array:
+        """The total weight of the replies that the last mean or sum was made of."""
+        if self._heard is None:
+            raise InputError("Nobody has been heard yet: cohort.heard is known after a mean or a sum over this cohort.")
+        return self._heard
+
+    @property
     def unbiased(self) -> jax.Array:
         """The p_i of the cohort's clients over their chances to be in it, [S]; zero where there was no chance."""
         possible = self.chance > 0
         return jnp.where(possible, self.weights / jnp.where(possible, self.chance, 1.0), 0.0)
 
-    def map(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies:
+    @overload
+    def map(self, fn: ClientFunction[Reply[R]], *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies[R]: ...
+
+    @overload
+    def map(self, fn: ClientFunction[R], *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies[R]: ...
+
+    def map(self, fn: ClientFunction[Tree], *broadcast: Tree, per_client: tuple[Tree, ...] = ()) -> Replies[Tree]:
         """Return every client's reply, stacked: memory grows with the cohort.
 
         Args:
@@ -382,7 +401,7 @@ class Cohort:
         done = self._exchange(fn, broadcast, per_client, None)
         return Replies(done.value, done.accepted, self.ids)
 
-    def work(self, fn: ClientFunction, *shared: Tree, rows: tuple[Tree, ...] = ()) -> Tree:
+    def work(self, fn: ClientFunction[Tree], *shared: Tree, rows: tuple[Tree, ...] = ()) -> Tree:
         """Return what clients make of what they have themselves, stacked: nothing is sent, and nothing is checked.
 
         Args:
@@ -392,31 +411,60 @@ class Cohort:
         """
         return self._exchange(fn, shared, rows, None, own=True).value
 
-    def mean(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
+    @overload
+    def mean(
+        self, fn: ClientFunction[Reply[R]], *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Array | None = None
+    ) -> R: ...
+
+    @overload
+    def mean(
+        self, fn: ClientFunction[R], *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Array | None = None
+    ) -> R: ...
+
+    def mean(
+        self, fn: ClientFunction[Tree], *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Array | None = None
+    ) -> Tree:
         """Return the weighted mean of the replies; by default the weights are p_i over those that replied.
 
         Replies are added up as they come, not stacked. When nobody replies, the mean is zero.
         """
-        weights = self.weights if weights is None else weights
+        weights = self.weights if weights is None else jnp.asarray(weights)
         done = self._exchange(fn, broadcast, per_client, weights)
-        self.heard = done.accepted
+        self._heard = done.accepted
         return players.scale(done.value, jnp.where(done.accepted > 0, 1.0 / _nonzero(done.accepted), 0.0))
 
-    def sum(self, fn: ClientFunction, *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Any = None) -> Tree:
+    @overload
+    def sum(
+        self, fn: ClientFunction[Reply[R]], *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Array | None = None
+    ) -> R: ...
+
+    @overload
+    def sum(
+        self, fn: ClientFunction[R], *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Array | None = None
+    ) -> R: ...
+
+    def sum(
+        self, fn: ClientFunction[Tree], *broadcast: Tree, per_client: tuple[Tree, ...] = (), weights: Array | None = None
+    ) -> Tree:
         """Return the weighted sum of the replies; the server never sees a single one.
 
         The weights of lost replies go to the others in proportion, so that the total weight stays what it was.
         """
-        weights = jnp.ones(self.size) if weights is None else weights
+        weights = jnp.ones(self.size) if weights is None else jnp.asarray(weights)
         if self._joined is not None:  # an empty place has no weight to give to the others
             weights = jnp.where(self._joined, weights, 0.0)
         done = self._exchange(fn, broadcast, per_client, weights)
-        self.heard = done.accepted
+        self._heard = done.accepted
         share = jnp.where(done.accepted > 0, jnp.sum(weights) / _nonzero(done.accepted), 0.0)
         return players.scale(done.value, share)
 
     def _exchange(
-        self, fn: ClientFunction, broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...], weights: Any, own: bool = False
+        self,
+        fn: ClientFunction[Tree],
+        broadcast: tuple[Tree, ...],
+        per_client: tuple[Tree, ...],
+        weights: jax.Array | None,
+        own: bool = False,
     ) -> Executed:
         current, availability = self._round, self._round.conditions.availability
         broadcast = tuple(jax.tree.map(jnp.asarray, b) for b in broadcast)
@@ -427,7 +475,7 @@ class Cohort:
             invited = expected = self.size if present is None else jnp.sum(present)
             if availability is not None:
                 answers, seconds = current.replies(availability, key, self.ids, again=True)
-                present = present & answers
+                present = answers if present is None else present & answers
         nth, trace = len(current.answers), current.trace  # which exchange with a cohort this is; gossip is none
         if trace is not None and nth < len(trace.answers):
             answered_then = jnp.asarray(trace.answers[nth])[current.t]
@@ -437,7 +485,7 @@ class Cohort:
         if trace is not None and nth < len(trace.waited):
             waited = jnp.asarray(trace.waited[nth])[current.t]
         elif delay is not None and seconds is not None:
-            waited = delay.waited(seconds, present, expected)
+            waited = delay.waited(seconds, jnp.ones(self.size, bool) if present is None else present, expected)
         down = accounting.NOTHING if own else accounting.measure_request(fn, broadcast, per_client)
         guard = _UNGUARDED if own else current.conditions.guard
         done = current.execute(fn, self, present, keys.variant(key, _CLIENT), broadcast, per_client, weights, guard)
@@ -457,5 +505,5 @@ def _nonzero(value: jax.Array) -> jax.Array:
     return jnp.where(value == 0, 1.0, value)
 
 
-def _function_name(fn: ClientFunction) -> str:
+def _function_name(fn: ClientFunction[Tree]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)

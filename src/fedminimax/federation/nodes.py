@@ -24,7 +24,7 @@ class Rows:
     def __init__(self, tree: Tree):
         self._tree = tree
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise InputError(
             "Rows are the nodes' own: compute with them in a method that is given to nodes.map, or exchange them by mix."
         )
@@ -48,7 +48,7 @@ class Nodes:
         current.asked.in_place = True
         self.count, self.round = clients.count, clients.round
 
-    def map(self, fn: ClientFunction, *rows: Rows, shared: tuple[Tree, ...] = ()) -> Any:
+    def map(self, fn: ClientFunction[Tree], *rows: Rows, shared: tuple[Tree, ...] = ()) -> Any:
         """Return what ``fn(problem, node, *shared, *rows)`` gives on every node; a tuple of Rows where it returns a tuple.
 
         Args:
@@ -59,7 +59,7 @@ class Nodes:
         values = self._everybody.work(fn, *shared, rows=tuple(_tree(r) for r in rows))
         return tuple(Rows(v) for v in values) if type(values) is tuple else Rows(values)
 
-    def mix(self, rows: Rows, when: Any = None) -> Rows:
+    def mix(self, rows: Rows, when: jax.Array | None = None) -> Rows:
         """Return W X: on node i the sum over its neighbours j of a_ij (x_i - x_j). Nodes send their rows to their neighbours.
 
         A neighbour's message that is not finite is ignored, as if there were no such edge this time.
@@ -74,16 +74,18 @@ class Nodes:
         """Return what the nodes hold at the end of a round, stacked: for the engine, which keeps it until the next."""
         return _tree(rows)
 
-    def alike(self, rows: Rows, read: Callable[[Any], Any]) -> Any:
+    def alike(self, rows: Rows, read: Callable[[Tree], Tree]) -> Tree:
         """Return what is the same on every node, such as whether the method has begun: each reads it in its own row."""
         return jax.tree.map(lambda a: a[0], read(_tree(rows)))
 
-    def draw(self, name: str, sampler: Callable[[jax.Array], Tree], low: Any = None, high: Any = None) -> Tree:
+    def draw(
+        self, name: str, sampler: Callable[[jax.Array], Tree], low: float | None = None, high: float | None = None
+    ) -> Tree:
         """Return a random draw that all nodes make alike: a coin from the seed that they share."""
         return self._clients.draw(name, sampler, low, high)
 
 
-def _tree(rows: Any) -> Tree:
+def _tree(rows: Rows) -> Tree:
     if not isinstance(rows, Rows):
         raise InputError(f"Nodes work on Rows (of the state, or of map and mix), not on {type(rows).__name__}.")
     return rows._tree

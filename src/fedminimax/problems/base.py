@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import players
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.errors import InputError
-from fedminimax.players import Point, Tree
+from fedminimax.players import Count, Point, Tree
 from fedminimax.random import keys
+from fedminimax.random.keys import Key
 from fedminimax.sets import Everything, Set
 
 Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -33,13 +34,71 @@ class Span:
     """
 
     data: ClientData
-    start: Any
-    size: Any
-    key: Any = None
+    start: Count
+    size: Count
+    key: Key | None = None
+
+
+D = TypeVar("D", bound=ClientSource)
+"""The clients' data, as they come."""
+
+
+class Form:
+    """What the three forms of a problem share: projections on their sets, the weights p, and how to make another from one."""
+
+    if TYPE_CHECKING:  # fields of one form may be properties of another
+
+        @property
+        def name(self) -> str:
+            """What to call it in tables and figures."""
+
+        @property
+        def x0(self) -> Tree:
+            """Where the min player starts."""
+
+        @property
+        def y0(self) -> Tree:
+            """Where the max player starts."""
+
+        @property
+        def x_set(self) -> Any:
+            """The set X."""
+
+        @property
+        def y_set(self) -> Any:
+            """The set Y."""
+
+        @property
+        def weights(self) -> Any:
+            """The p_i, as they were given."""
+
+    def project_x(self, x: Tree) -> Tree:
+        """Return the Euclidean projection on X."""
+        return self.x_set.project(x)
+
+    def project_y(self, y: Tree) -> Tree:
+        """Return the Euclidean projection on Y."""
+        return self.y_set.project(y)
+
+    def project(self, z: Point) -> Point:
+        """Return the Euclidean projection on X x Y."""
+        return Point(self.project_x(z.x), self.project_y(z.y))
+
+    def client_weights(self, clients: ClientSource) -> Any:
+        """Return p, normalised to sum to one, [N]."""
+        return client_weights(self.weights, clients)
+
+    def bind(self, clients: D) -> tuple[Self, D]:
+        """Return the problem as it is on these clients, and the data as its loss wants them: by default, both as they are."""
+        return self, clients
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, eq=False)
-class MinimaxProblem:
+class MinimaxProblem(Form):
     r"""min_{x in X} max_{y in Y} F(x, y) = sum_i p_i f_i(x, y), where f_i is the mean loss over client i's examples.
 
     Args:
@@ -110,27 +169,9 @@ class MinimaxProblem:
     def _on(self, transform: Transform, z: Point, batch: Tree | Span) -> Any:
         return on_batch(self.loss, transform, z, batch)
 
-    # -- the sets ------------------------------------------------------------------------------------------------------
-
-    def project_x(self, x: Tree) -> Tree:
-        """Return the Euclidean projection on X."""
-        return self.x_set.project(x)  # type: ignore[union-attr]
-
-    def project_y(self, y: Tree) -> Tree:
-        """Return the Euclidean projection on Y."""
-        return self.y_set.project(y)  # type: ignore[union-attr]
-
-    def project(self, z: Point) -> Point:
-        """Return the Euclidean projection on X x Y."""
-        return Point(self.project_x(z.x), self.project_y(z.y))
-
     # -- everybody -----------------------------------------------------------------------------------------------------
 
-    def client_weights(self, clients: ClientData) -> Any:
-        """Return p, normalised to sum to one, [N]."""
-        return client_weights(self.weights, clients)
-
-    def check(self, clients: ClientData) -> None:
+    def check(self, clients: ClientSource) -> None:
         """Raise an :class:`InputError` unless the loss can be evaluated on the clients' data."""
         self.client_weights(clients)
         if self.coupled and not clients.smallest == clients.largest <= CHUNK:
@@ -140,7 +181,7 @@ class MinimaxProblem:
             )
         check_loss(self.name, self.loss, (self.x0, self.y0), clients)
 
-    def bind(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
+    def bind(self, clients: D) -> tuple[Self, D]:
         """Return the problem as it is on these clients, and the data as its loss wants them."""
         return self, clients.seeded() if self.seeded and not clients.is_seeded else clients
 
@@ -149,7 +190,7 @@ class MinimaxProblem:
         self._check_separable()
         return self, clients
 
-    def client_loss(self, z: Any) -> Callable[[Tree], jax.Array]:
+    def client_loss(self, z: Point) -> Callable[[Tree], jax.Array]:
         """Return the loss at z = (x, y) as a function of a batch."""
         self._check_separable()
         return lambda batch: self.loss(z.x, z.y, batch)
@@ -161,12 +202,8 @@ class MinimaxProblem:
                 "examples: measure what it generates (metrics.InceptionScore), or use networks without batch normalisation."
             )
 
-    def replace(self, **changes: Any) -> MinimaxProblem:
-        """Return a copy with some fields changed."""
-        return replace(self, **changes)
 
-
-def client_weights(weights: Any, clients: ClientData) -> Any:
+def client_weights(weights: Any, clients: ClientSource) -> Any:
     """Return p from what a problem says of it: None, "size" or numbers."""
     if weights is None:
         return np.full(clients.count, 1.0 / clients.count)
@@ -275,7 +312,7 @@ def group_mean(values: jax.Array, groups: jax.Array, count: int) -> jax.Array:
     return total / jnp.maximum(jnp.zeros(count, values.dtype).at[groups].add(1.0), 1.0)
 
 
-def check_loss(name: str, loss: Callable[..., Any], start: tuple[Tree, ...], clients: ClientData) -> None:
+def check_loss(name: str, loss: Callable[..., Any], start: tuple[Tree, ...], clients: ClientSource) -> None:
     """Raise an :class:`InputError` unless ``loss(*start, batch)`` is one real number on the clients' data."""
     try:
         out = jax.eval_shape(loss, *start, clients.example)

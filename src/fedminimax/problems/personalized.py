@@ -7,24 +7,23 @@ problem (2).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import players
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.errors import InputError
 from fedminimax.network import Network
 from fedminimax.players import Point, Tree
-from fedminimax.problems.base import MinimaxProblem, Span
+from fedminimax.problems.base import Form, MinimaxProblem, Span
 from fedminimax.sets import Set
 
 
 @dataclass(frozen=True, eq=False)
-class PersonalizedProblem:
+class PersonalizedProblem(Form):
     r"""min_X max_Y F(X, Y) = sum_m f_m(x_m, y_m) + c/2 <X, WX> - c/2 <Y, WY>, x_m in X, y_m in Y, over the nodes of a graph.
 
     f_m is the mean loss over node m's examples, W the network's gossip matrix, and c the coupling: with 0 every node trains
@@ -98,29 +97,21 @@ class PersonalizedProblem:
         """Return the gradient of f_m on a batch, or on all of a node's examples."""
         return self.own.grad(x, y, batch)
 
+    def grad_x(self, x: Tree, y: Tree, batch: Tree | Span) -> Tree:
+        """Return grad_x f_m alone."""
+        return self.own.grad_x(x, y, batch)
+
+    def grad_y(self, x: Tree, y: Tree, batch: Tree | Span) -> Tree:
+        """Return grad_y f_m alone."""
+        return self.own.grad_y(x, y, batch)
+
     def coupled(self, gradient: Point, mixed: Point) -> Point:
         """Return a node's part of grad F from its own gradient and its row of WZ: (g_x + c (WX)_m, g_y - c (WY)_m)."""
         return Point(players.add(gradient.x, mixed.x, self.coupling), players.add(gradient.y, mixed.y, -self.coupling))
 
-    def project_x(self, x: Tree) -> Tree:
-        """Return one node's x, projected."""
-        return self.own.project_x(x)
-
-    def project_y(self, y: Tree) -> Tree:
-        """Return one node's y, projected."""
-        return self.own.project_y(y)
-
-    def project(self, z: Point) -> Point:
-        """Return one node's players, projected."""
-        return self.own.project(z)
-
     # -- all nodes -----------------------------------------------------------------------------------------------------
 
-    def client_weights(self, clients: ClientData) -> Any:
-        """Return 1/M for every node."""
-        return np.full(clients.count, 1.0 / clients.count)
-
-    def check(self, clients: ClientData) -> None:
+    def check(self, clients: ClientSource) -> None:
         """Raise an :class:`InputError` unless there is one client for each node, and the loss takes their data."""
         if clients.count != self.network.count:
             raise InputError(
@@ -128,17 +119,16 @@ class PersonalizedProblem:
             )
         self.own.check(clients)
 
-    def bind(self, clients: ClientData) -> tuple[PersonalizedProblem, ClientData]:
-        """Return the problem and the data as they are."""
-        return self, clients
-
     def shared(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
         """There is no shared y."""
-        raise InputError(
+        raise self._apart()
+
+    def client_loss(self, z: Point) -> Callable[[Tree], jax.Array]:
+        """There is no one point at which all nodes could be asked."""
+        raise self._apart()
+
+    def _apart(self) -> InputError:
+        return InputError(
             f"{self.name} has players of its own on every node: measure it with metrics.Residual, Consensus, NodeAccuracy, "
             "GlobalAccuracy or Distance."
         )
-
-    def replace(self, **changes: Any) -> PersonalizedProblem:
-        """Return a copy with some fields changed."""
-        return replace(self, **changes)

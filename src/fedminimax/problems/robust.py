@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.errors import InputError
 from fedminimax.penalties import Penalty
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import (
+    D,
+    Form,
     MinimaxProblem,
     Span,
     Transform,
     by_client,
     check_loss,
     checked_start,
-    client_weights,
     on_batch,
     per_example,
 )
+from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.sets import Set, as_set
 
 
 @dataclass(frozen=True, eq=False)
-class RobustProblem:
+class RobustProblem(Form):
     r"""min_{x in X} max_{w in W} F(x, w) = sum_i w_i f_i(x) - psi(w), where f_i is the mean loss over client i's examples.
 
     The max player is a weight on each client, so the model must be good for whoever has the largest loss; psi says how far
@@ -120,38 +122,22 @@ class RobustProblem:
         """The point (x0, w0), with x0 projected on X."""
         return Point(self.project_x(self.x0), self.y0)
 
-    def project_x(self, x: Tree) -> Tree:
-        """Return the Euclidean projection on X."""
-        return self.x_set.project(x)  # type: ignore[union-attr]
-
-    def project_y(self, w: Tree) -> Tree:
-        """Return the Euclidean projection on W."""
-        return self.y_set.project(w)
-
-    def project(self, z: Point) -> Point:
-        """Return the Euclidean projection on X x W."""
-        return Point(self.project_x(z.x), self.project_y(z.y))
-
-    def client_weights(self, clients: ClientData) -> Any:
-        """Return p, normalised to sum to one, [N]."""
-        return client_weights(self.weights, clients)
-
     # -- everybody -----------------------------------------------------------------------------------------------------
 
     def losses(self, x: Tree, clients: ClientData) -> jax.Array:
         """Return f_1(x), ..., f_N(x)."""
         return by_client(per_example(lambda batch: self.loss(x, batch), clients.fields, clients.total), clients)
 
-    def client_loss(self, z: Any) -> Callable[[Tree], jax.Array]:
+    def client_loss(self, z: Point) -> Callable[[Tree], jax.Array]:
         """Return the loss at z as a function of a batch."""
         return lambda batch: self.loss(z.x, batch)
 
-    def check(self, clients: ClientData) -> None:
+    def check(self, clients: ClientSource) -> None:
         """Raise an :class:`InputError` unless the loss can be evaluated on the clients' data."""
         self.client_weights(clients)
         check_loss(self.name, self.loss, (self.x0,), clients)
 
-    def bind(self, clients: ClientData) -> tuple[RobustProblem, ClientData]:
+    def bind(self, clients: D) -> tuple[RobustProblem, D]:
         """Return the problem that knows how many clients there are, and the data as they are."""
         return _bound(self, clients.count), clients
 
@@ -166,10 +152,6 @@ class RobustProblem:
         """Return the problem with a shared y, and the data that its loss takes, for the metrics."""
         return SharedForm(self).bind(clients)
 
-    def replace(self, **changes: Any) -> RobustProblem:
-        """Return a copy with some fields changed."""
-        return replace(self, **changes)
-
 
 @dataclass(frozen=True, eq=False)
 class SharedForm:
@@ -177,13 +159,13 @@ class SharedForm:
 
     robust: RobustProblem
 
-    def bind(self, clients: ClientData) -> tuple[MinimaxProblem, ClientData]:
+    def bind(self, clients: D) -> tuple[MinimaxProblem, D]:
         """Return the minimax problem, and the clients' data with the client's number as one more field."""
         return _shared(self.robust, clients.count), clients.numbered()
 
 
-Problem = MinimaxProblem | RobustProblem
-"""What the engines run."""
+Problem = MinimaxProblem | RobustProblem | PersonalizedProblem
+"""What engines run: a problem of any of the three forms, bound to its clients."""
 
 
 @functools.lru_cache(maxsize=64)  # one object each, so that programs compiled for it are found again

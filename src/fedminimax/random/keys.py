@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry_2x32
 
+from fedminimax.players import Count
+
 Key = jax.Array
 """Two 32-bit words."""
 
@@ -26,13 +28,13 @@ def root(seed: Any) -> Key:
     return jnp.stack([jnp.uint32(0), jnp.asarray(seed).astype(jnp.uint32)])
 
 
-def derive(key: Key, first: Any, second: Any = 0) -> Key:
+def derive(key: Key, first: Count, second: Count = 0) -> Key:
     """Return the key at a place (first, second) of a key's tree."""
     place = jnp.stack([_word(first), _word(second)])
     return threefry_2x32((key[0], key[1]), place)
 
 
-def words(key: Key, count: int, step: Any = 0) -> jax.Array:
+def words(key: Key, count: int, step: Count = 0) -> jax.Array:
     """Return ``count`` random words for one step of a key."""
     blocks = -(-count // 2)
     counters = jnp.concatenate([jnp.broadcast_to(_word(step), (blocks,)), jnp.arange(blocks, dtype=jnp.uint32)])
@@ -60,5 +62,5 @@ def as_jax(key: Key) -> jax.Array:
     return jax.random.wrap_key_data(key, impl="threefry2x32")
 
 
-def _word(value: Any) -> jax.Array:
+def _word(value: Count) -> jax.Array:
     return jnp.asarray(np.uint32(value) if isinstance(value, int) else value).astype(jnp.uint32)

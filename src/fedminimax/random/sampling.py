@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedminimax.players import Count
 from fedminimax.random import keys
 from fedminimax.random.keys import Key
 
@@ -26,7 +27,7 @@ def subset(key: Key, population: int, size: int) -> jax.Array:
         return jnp.argsort(keys.words(key, population))[:size].astype(jnp.int32)
     bits = keys.words(key, size)
 
-    def insert(k: Any, chosen: jax.Array) -> jax.Array:
+    def insert(k: jax.Array, chosen: jax.Array) -> jax.Array:
         last = population - size + k
         candidate = below(bits[k], last + 1)
         # A number already there is replaced by the newest one that could not have been drawn before.
@@ -57,7 +58,7 @@ def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Arra
     return order[found].astype(jnp.int32)
 
 
-def inclusion(weights: jax.Array, size: Any) -> jax.Array:
+def inclusion(weights: jax.Array, size: Count) -> jax.Array:
     """Return the chances, in proportion to the weights but at most one, that sum to ``size``.
 
     Where fewer than ``size`` have any weight, those have a chance of one, and the sum is smaller.
@@ -76,7 +77,7 @@ def inclusion(weights: jax.Array, size: Any) -> jax.Array:
     return jnp.where(sure, 1.0, shares(sure))
 
 
-def below(bits: jax.Array, bound: Any) -> jax.Array:
+def below(bits: jax.Array, bound: Count) -> jax.Array:
     """Map 32 random bits to {0, ..., bound - 1} by the high word of bits * bound (bias below bound / 2^32)."""
     bound = jnp.asarray(bound).astype(jnp.uint32)
     low = (bits & 0xFFFF) * (bound & 0xFFFF)
@@ -85,7 +86,7 @@ def below(bits: jax.Array, bound: Any) -> jax.Array:
     return ((bits >> 16) * (bound >> 16) + (middle >> 16) + (other >> 16)).astype(jnp.int32)
 
 
-def shuffled(key: Key, position: jax.Array, size: Any) -> jax.Array:
+def shuffled(key: Key, position: jax.Array, size: Count) -> jax.Array:
     """Return where each position of an endless stream of reshuffled passes over {0, ..., size - 1} points.
 
     Position p belongs to pass p // size. Each pass is a permutation of its own: a Feistel network on the next even power of

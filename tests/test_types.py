@@ -1,0 +1,169 @@
+"""What a type checker says of methods and of users' scripts: mistakes are found, and right use passes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy")
+
+ROOT = Path(__file__).parents[1]
+
+MISTAKES = """
+from typing import NamedTuple
+
+from fedminimax.authoring import (
+    Algorithm, Client, ClientProblem, Clients, Decentralized, LocalUpdates, MinimaxProblem, NodeProblem, Nodes,
+    PersonalizedProblem, Point, Reply, RobustClientProblem, RobustMethod, RobustProblem, Rows, Scalar, Tree, Weighed,
+    algorithm, state,
+)
+
+
+@state
+class Wrong(NamedTuple):
+    x: Tree
+    y: Tree
+
+
+@algorithm
+class Server(LocalUpdates[Point]):
+    lr_x: Scalar
+    lr_y: Scalar
+
+    def init(self, problem: MinimaxProblem) -> Point:
+        return problem.begin  # WRONG: begin
+
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
+        problem.no_such(clients)  # WRONG: no_such
+        clients.nope()  # WRONG: nope
+        cohort = clients.sample(3)
+        cohort.meen(self.local_update, state.x, state.y)  # WRONG: meen
+        update = cohort.mean(self.local_update, state.x, state.y)
+        update.z  # WRONG: z
+        state.zed  # WRONG: zed
+        cohort.mean(self.lonely, state.x)  # WRONG: mean
+        return problem.project(update)
+
+    def lonely(self, x: Tree) -> Point:
+        return Point(x, x)
+
+
+@algorithm
+class OnClients(Algorithm[MinimaxProblem, Point]):
+    lr_x: Scalar
+
+    def init(self, problem: MinimaxProblem) -> Wrong:  # WRONG: init
+        return Wrong(*problem.start)
+
+    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
+        mean = clients.all().mean(self.report, state.x, state.y)
+        mean.value  # WRONG: value
+        return problem.project(mean)
+
+    def report(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Reply[Point]:
+        problem.client_weights  # WRONG: client_weights
+        g = problem.gradd(x, y, client.full)  # WRONG: gradd
+        client.bach(3)  # WRONG: bach
+        end = client.repeat(3, lambda z: problem.project(z), Point(x, y))
+        end.w  # WRONG: w
+        return Reply(end, note=g)
+
+
+@algorithm
+class OnWeights(RobustMethod[Weighed]):
+    lr_x: Scalar
+
+    def init(self, problem: RobustProblem) -> Weighed:
+        return Weighed(*problem.start)
+
+    def round(self, problem: RobustProblem, state: Weighed, clients: Clients) -> Weighed:
+        reports = clients.all().map(self.report_loss, state.x)
+        reports.values.lost  # WRONG: lost
+        problem.penalty.pros  # WRONG: pros
+        return state
+
+    def other(self, problem: RobustClientProblem, client: Client, x: Tree) -> Tree:
+        problem.penalty  # WRONG: penalty
+        return problem.grad(x, client.full)
+
+
+@algorithm
+class OnNodes(Decentralized[Point]):
+    lr_x: Scalar
+
+    def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
+        nodes.mixed(state)  # WRONG: mixed
+        return nodes.map(self.move, state)
+
+    def move(self, problem: NodeProblem, node: Client, z: Point) -> Point:
+        problem.no_coupling  # WRONG: no_coupling
+        return problem.coupled(problem.grad(z.x, z.y, node.batch(2)), z)
+"""
+
+SCRIPT = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedminimax as fm
+
+
+def make(client: jax.Array) -> dict[str, jax.Array]:
+    return {"a": jnp.full((4,), client, float)}
+
+
+def loss(x: jax.Array, y: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    return jnp.mean(batch["a"]) * x * y
+
+
+def own(x: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    return jnp.mean(batch["a"]) * x
+
+
+stored = fm.ClientData.equal({"a": np.ones(8)}, 2)
+made = fm.GeneratedClients(make, 2)
+shared = fm.MinimaxProblem(loss, jnp.ones(()), jnp.ones(()))
+robust = fm.RobustProblem(own, jnp.ones(()), fm.ChiSquare(0.1))
+personal = fm.PersonalizedProblem(loss, jnp.ones(()), jnp.ones(()), 0.1, fm.Network.ring(2))
+engine = fm.Simulator(strategy="map", devices=1)
+
+for clients in (stored, made):
+    result = fm.run(shared, clients, fm.FessGDA(0.1, 0.1), rounds=3, engine=engine)
+    fm.run(robust, clients, fm.DRFA(0.1, 0.1), rounds=3, engine="isolated")
+    fm.run(robust.as_minimax(), clients, fm.LocalSGDA(0.1, 0.1), rounds=3, start=result)
+    fm.run(personal, clients, fm.Sliding(0.1, 0.1), rounds=3, metrics=fm.metrics.Consensus())
+    fm.sweep(personal, clients, fm.LocalNN(0.1, 0.1), rounds=3, grid={"lr_x": [0.1, 0.2]})
+    fm.compare(shared, clients, [fm.FSGDA(0.1, 0.1), fm.SAGDA(0.1, 0.1)], rounds=3)
+    fm.compare(robust, clients, {"a": fm.FedAvg(0.1), "b": fm.AFL(0.1, 0.1)}, rounds=3)
+fm.run(shared.replace(name="other"), stored, fm.CDMAGEPlus.decaying(0.1, 0.1, 0.1, 0.5), rounds=3)
+bound, data = robust.bind(made)
+penalty, take = bound.penalty, data.take([0])
+"""
+
+
+def errors(*files):
+    """What mypy, with the project's settings, says of each file: a message by line."""
+    # The settings and the folder are those of the project's own check, so that the two share what they have parsed.
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, files)]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "MYPYPATH": "src"}, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    said = {file.name: {} for file in files}
+    for row in done.stdout.splitlines():
+        path, line, kind, message = row.split(":", 3)
+        if kind.strip() == "error" and Path(path).name in said:
+            said[Path(path).name][int(line)] = message
+    return said
+
+
+def test_mistakes_are_found_and_right_use_passes(tmp_path):
+    mistakes, script = tmp_path / "mistakes.py", tmp_path / "script.py"
+    mistakes.write_text(MISTAKES)
+    script.write_text(SCRIPT)
+    said = errors(mistakes, script)
+    assert not said["script.py"]
+    expected = {n: row.split("# WRONG: ")[1] for n, row in enumerate(MISTAKES.splitlines(), 1) if "# WRONG" in row}
+    found = said["mistakes.py"]
+    assert found.keys() == expected.keys(), found
+    assert not {line: found[line] for line, name in expected.items() if f'"{name}"' not in found[line]}
