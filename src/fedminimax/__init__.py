@@ -1,156 +1,65 @@
-"""Federated minimax optimization: train a model against an adversary while the data stays on the clients."""
+"""Federated minimax optimization: train a model against an adversary while the data stays on the clients.
 
+Modules and the public names (:mod:`fedminimax.names`) are imported when they are first used (PEP 562), so that
+``fedminimax --help`` need not wait for JAX, nor anybody for Flax who trains no network.
+"""
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fedminimax._version import __version__ as __version__
 from fedminimax.devices import offer_cores
 
+if TYPE_CHECKING:
+    from fedminimax import data as data
+    from fedminimax import metrics as metrics
+    from fedminimax import models as models
+    from fedminimax import penalties as penalties
+    from fedminimax import problems as problems
+    from fedminimax import sets as sets
+    from fedminimax.names import *  # noqa: F403
+
+_MODULES = ("data", "metrics", "models", "penalties", "problems", "sets")
+"""The modules that are public as a whole."""
+_FUNCTIONS = ("compare", "run", "sweep")
+"""Functions that have the name of the module that holds them."""
+
+
+if not TYPE_CHECKING:  # a checker would take it to mean that there is every name
+
+    def __getattr__(name: str) -> Any:
+        """Return a module of this package, or a public name, when it is first asked for."""
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _FUNCTIONS and importlib.util.find_spec(f"{__name__}.{name}"):
+            return importlib.import_module(f"{__name__}.{name}")
+        names = importlib.import_module(f"{__name__}.names")
+        if name == "__all__":
+            return sorted([*names.__all__, *_MODULES, "__version__"])
+        if name not in names.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals().update((each, getattr(names, each)) for each in names.__all__)  # and none is asked for again
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        """Return all that can be asked for."""
+        return sorted({*globals(), *__getattr__("__all__")})
+
+
+class _Package(ModuleType):
+    """This package, in which ``run``, ``sweep`` and ``compare`` are functions, and not the modules that hold them.
+
+    When Python has imported a module it sets the package's attribute of that name, whoever imported it.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        held = name in _FUNCTIONS and isinstance(value, ModuleType)
+        super().__setattr__(name, getattr(value, name) if held else value)
+
+
+sys.modules[__name__].__class__ = _Package
+
 offer_cores()
-
-from fedminimax import data, metrics, models, penalties, problems, sets  # noqa: E402
-from fedminimax._version import __version__  # noqa: E402
-from fedminimax.algorithms import (  # noqa: E402
-    AFL,
-    CDMA,
-    CDMAGE,
-    CODASCA,
-    DRFA,
-    FSGDA,
-    SAGDA,
-    CatalystScaffoldS,
-    CDMAGEPlus,
-    CODAPlus,
-    Constants,
-    DecentralizedExtraGradient,
-    DeltaFL,
-    ExtraStepLocalSGD,
-    FedAvg,
-    FedNormSGDA,
-    FedNormSGDAPlus,
-    FedProx,
-    FedSGDAM,
-    FedSGDAPlus,
-    FessGDA,
-    LocalExtraStep,
-    LocalNN,
-    LocalSGDA,
-    LocalSGDAPlus,
-    LocalTraining,
-    Momentum,
-    ParallelSGDA,
-    Plain,
-    Proximal,
-    QFedAvg,
-    Scaffold,
-    ScaffPD,
-    Sliding,
-    SlidingNN,
-    SmoothedAGDA,
-    SmoothedGDA,
-    Solver,
-    Weighted,
-    local_solver,
-)
-from fedminimax.compare import Curves, compare  # noqa: E402
-from fedminimax.data import ClientData, GeneratedClients  # noqa: E402
-from fedminimax.engines.execution import Snapshot  # noqa: E402
-from fedminimax.engines.isolated import Isolated  # noqa: E402
-from fedminimax.engines.simulator import Simulator  # noqa: E402
-from fedminimax.errors import InputError  # noqa: E402
-from fedminimax.federation.availability import Availability, Delay, Wave  # noqa: E402
-from fedminimax.federation.guard import Guard  # noqa: E402
-from fedminimax.federation.trace import Trace  # noqa: E402
-from fedminimax.network import Network  # noqa: E402
-from fedminimax.observers import LogCSV, MLflow, StopWhen, TensorBoard  # noqa: E402
-from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair  # noqa: E402
-from fedminimax.players import Point  # noqa: E402
-from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task  # noqa: E402
-from fedminimax.progress import ProgressBar  # noqa: E402
-from fedminimax.result import Result  # noqa: E402
-from fedminimax.run import run  # noqa: E402
-from fedminimax.schedules import Piecewise, PowerDecay  # noqa: E402
-from fedminimax.steps import ClientSteps, UniformSteps  # noqa: E402
-from fedminimax.sweep import Sweep, sweep  # noqa: E402
-
-__all__ = [
-    "AFL",
-    "CDMA",
-    "CDMAGE",
-    "CODASCA",
-    "DRFA",
-    "FSGDA",
-    "SAGDA",
-    "Agnostic",
-    "Availability",
-    "CDMAGEPlus",
-    "CODAPlus",
-    "CVaR",
-    "CatalystScaffoldS",
-    "ChiSquare",
-    "ClientData",
-    "ClientSteps",
-    "Constants",
-    "Curves",
-    "DecentralizedExtraGradient",
-    "Delay",
-    "DeltaFL",
-    "ExtraStepLocalSGD",
-    "FedAvg",
-    "FedNormSGDA",
-    "FedNormSGDAPlus",
-    "FedProx",
-    "FedSGDAM",
-    "FedSGDAPlus",
-    "FessGDA",
-    "GeneratedClients",
-    "Guard",
-    "InputError",
-    "Isolated",
-    "LocalExtraStep",
-    "LocalNN",
-    "LocalSGDA",
-    "LocalSGDAPlus",
-    "LocalTraining",
-    "LogCSV",
-    "MLflow",
-    "MinimaxProblem",
-    "Momentum",
-    "Network",
-    "ParallelSGDA",
-    "PersonalizedProblem",
-    "Piecewise",
-    "Plain",
-    "Point",
-    "PowerDecay",
-    "ProgressBar",
-    "Proximal",
-    "QFair",
-    "QFedAvg",
-    "Result",
-    "RobustProblem",
-    "ScaffPD",
-    "Scaffold",
-    "Simulator",
-    "Sliding",
-    "SlidingNN",
-    "SmoothedAGDA",
-    "SmoothedGDA",
-    "Snapshot",
-    "Solver",
-    "StopWhen",
-    "Sweep",
-    "Task",
-    "TensorBoard",
-    "Trace",
-    "UniformSteps",
-    "Wave",
-    "Weighted",
-    "__version__",
-    "compare",
-    "data",
-    "local_solver",
-    "metrics",
-    "models",
-    "penalties",
-    "problems",
-    "run",
-    "sets",
-    "sweep",
-]

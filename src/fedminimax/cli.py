@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedminimax import __version__
 from fedminimax.errors import InputError
@@ -125,6 +123,8 @@ def check_command(
     only: Annotated[list[str], typer.Option(help="The name of a check to run; may be given again.")] = [],  # noqa: B006
 ) -> None:
     """Run the contract suite on a method of your own, with a verdict on each of its claims."""
+    from rich.console import Console
+
     from fedminimax.testing import Verdict, check_method
 
     console = Console()
@@ -174,6 +174,9 @@ def _method(name: str, settings: list[str]) -> Any:
 @app.command("list")
 def list_command() -> None:
     """List the methods, problems, data sets, tables, partitions, models, sets and penalties, with a line each."""
+    from rich.console import Console
+    from rich.table import Table
+
     from fedminimax.algorithms import ALGORITHMS
     from fedminimax.data.datasets import DATASETS
     from fedminimax.data.partition import PARTITIONS
@@ -218,5 +221,7 @@ def main() -> None:
     except InputError as error:
         if debug:
             raise
+        from rich.console import Console
+
         Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)

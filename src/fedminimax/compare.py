@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from fedminimax import plots
 from fedminimax.algorithms.base import Algorithm
@@ -25,6 +24,7 @@ from fedminimax.result import Result
 from fedminimax.run import SIMULATOR, engine_of, run
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 _CLOSE = 0.05
@@ -56,6 +56,8 @@ class Curves:
 
     def table(self, metric: str) -> pd.DataFrame:
         """Return one row a method: the metric at the end (mean and spread over seeds), and what a round and a run cost."""
+        import pandas as pd
+
         rows = []
         for name, results in self.results.items():
             last = np.array([plots.values_of(r, metric)[-1] for r in results])
@@ -74,6 +76,8 @@ class Curves:
 
     def frame(self) -> pd.DataFrame:
         """Return all histories as one table with the columns "method" and "seed"."""
+        import pandas as pd
+
         parts = [r.frame().assign(method=name, seed=r.seed) for name, results in self.results.items() for r in results]
         return pd.concat(parts, ignore_index=True)
 

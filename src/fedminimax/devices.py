@@ -1,15 +1,17 @@
 """Cores as devices.
 
 On a CPU, XLA's own threads gain nothing on a federation's small matrices, while clients split over host devices run at the
-speed of the cores (design measurements: benchmarks/README.md). JAX fixes the number of host devices when it starts, so this
-must happen on import.
+speed of the cores (design measurements: benchmarks/README.md). JAX fixes the number of host devices when it starts, so it must
+be asked before anybody uses it: when fedminimax is imported, or, where JAX comes later, when JAX is.
 """
 
 from __future__ import annotations
 
 import os
-
-import jax
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 from fedminimax.errors import InputError
 
@@ -17,13 +19,49 @@ VARIABLE = "FEDMINIMAX_DEVICES"
 
 
 def offer_cores() -> None:
+    """Ask JAX for one host device a core: now, or as soon as it is imported."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted is not None and (not wanted.isdigit() or int(wanted) < 1):
+        raise InputError(f"{VARIABLE} must be a whole number of at least 1, not {wanted!r}.")
+    if "jax" in sys.modules:
+        _ask()
+    else:
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported:
+    """Finds JAX where Python does, and asks for the cores after it is loaded.
+
+    fedminimax does not import JAX itself before it is needed, because that takes longer than ``fedminimax --help`` may. The
+    variable JAX_NUM_CPU_DEVICES would do as well, but every process that this one starts would inherit it.
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return JAX's spec, with a loader that asks."""
+        if fullname != "jax":
+            return None
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found for found in others if found is not None), None)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_ask(module: ModuleType) -> None:
+            load(module)
+            _ask()
+
+        spec.loader.exec_module = load_and_ask  # type: ignore[method-assign]
+        return spec
+
+
+def _ask() -> None:
     """Ask JAX for one host device a core, unless JAX has started or somebody has said how many there should be."""
+    import jax
+
     wanted = os.environ.get(VARIABLE)
     said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if wanted is None and (said or getattr(jax.config, "jax_num_cpu_devices", -1) != -1):
         return
-    if wanted is not None and (not wanted.isdigit() or int(wanted) < 1):
-        raise InputError(f"{VARIABLE} must be a whole number of at least 1, not {wanted!r}.")
     try:
         jax.config.update("jax_num_cpu_devices", int(wanted) if wanted else _cores())
     except RuntimeError:  # JAX runs already: one device then, unless the user chose otherwise.
@@ -43,6 +81,8 @@ def usable(asked: int | None, worthwhile: bool) -> int:
         asked: what the user asked for; None: all, where it pays.
         worthwhile: whether a round is large enough to be worth splitting.
     """
+    import jax
+
     there = len(jax.devices())
     if asked is None:
         return there if worthwhile else 1

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from fedminimax import metrics, models, players, plots
 from fedminimax.algorithms import ALGORITHMS, Algorithm
@@ -30,6 +29,9 @@ from fedminimax.problems.robust_model import SQUARED, robust_model
 from fedminimax.result import Result
 from fedminimax.run import run
 from fedminimax.sweep import Sweep, sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BUDGET = 12
 """How many settings of each method are tried: the same for all."""
@@ -67,6 +69,8 @@ class Comparison:
 
     def table(self) -> pd.DataFrame:
         """Return one row a method: the summary, its spread over seeds, the weights' entropy, the objective and the settings."""
+        import pandas as pd
+
         rows = {}
         for method, results in self.results.items():
             worst = [float(metrics.summary(jnp.asarray(v), self.higher_is_better)["worst20"]) for v in self.values[method]]
@@ -81,6 +85,8 @@ class Comparison:
 
     def clients(self) -> pd.DataFrame:
         """Return one row a client: its sizes, and its test value by each method (the mean over seeds)."""
+        import pandas as pd
+
         sizes = {"train": np.asarray(self.federation.train.sizes), "test": np.asarray(self.federation.test.sizes)}
         return pd.DataFrame(sizes | {m: v.mean(axis=0) for m, v in self.values.items()}, index=self.federation.names)
 

@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import networkx as nx
 import numpy as np
-from scipy.sparse import coo_array, csr_array, diags_array, eye_array
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
 from fedminimax import checks
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
+# networkx and SciPy are imported where they are used: a ring, a star or a server needs neither.
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
+    from scipy.sparse import csr_array
 
 LAPLACIAN, WEIGHTED, AVERAGE = "laplacian", "weighted", "average"
 _ALL_EIGENVALUES = 600
@@ -129,6 +128,8 @@ class Network:
     @classmethod
     def from_edges(cls, edges: Iterable[Sequence[Any]], **options: Any) -> Network:
         """Build from pairs of nodes, or triples with a weight (for ``gossip="weighted"``)."""
+        import networkx as nx
+
         graph = nx.Graph()
         for edge in edges:
             if len(edge) not in (2, 3):
@@ -230,6 +231,8 @@ class Network:
     @functools.cached_property
     def adjacency(self) -> csr_array:
         """The a_ij, sparse, [M, M], symmetric."""
+        from scipy.sparse import coo_array
+
         (i, j), a = self.edges.T, self.weights
         both = (np.concatenate([i, j]), np.concatenate([j, i]))
         return coo_array((np.concatenate([a, a]), both), shape=(self.count, self.count)).tocsr()
@@ -237,6 +240,8 @@ class Network:
     @functools.cached_property
     def matrix(self) -> csr_array:
         """W, sparse, [M, M]."""
+        from scipy.sparse import diags_array
+
         return (diags_array(self.adjacency.sum(axis=1)) - self.adjacency).tocsr()
 
     def neighbours(self, node: int) -> list[tuple[int, float]]:
@@ -340,6 +345,7 @@ class Network:
             ax: where to draw; by default a new figure.
             seed: of the layout.
         """
+        import networkx as nx
         from matplotlib.figure import Figure
 
         if values is not None and np.shape(values) != (self.count,):
@@ -384,6 +390,9 @@ def _shown(sizes: list[int], most: int = 4) -> str:
 
 def _parts(count: int, ends: np.ndarray) -> tuple[int, np.ndarray]:
     """Return into how many parts a graph falls, and the part of each node."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(ends), bool), tuple(ends.T)), shape=(count, count))
     number, part = connected_components(graph, directed=False)
     return int(number), part
@@ -447,6 +456,8 @@ def _few(matrix: csr_array) -> tuple[float, float]:
 
 def _lanczos(operator: Any, **options: Any) -> float:
     """Return the largest eigenvalue; always the same number for the same operator."""
+    from scipy.sparse.linalg import eigsh
+
     begin = np.random.default_rng(0).normal(size=operator.shape[0])
     more = {"which": "LA", "return_eigenvectors": False, "tol": 1e-12, "v0": begin, "ncv": 40, **options}
     return float(eigsh(operator, k=1, **more)[0])
@@ -454,6 +465,8 @@ def _lanczos(operator: Any, **options: Any) -> float:
 
 def _factorised(matrix: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Return what solves a symmetric, positive definite system: its order and pivots keep the factors sparse."""
+    from scipy.sparse.linalg import splu
+
     return splu(matrix.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
 
 
@@ -463,6 +476,9 @@ def _largest(matrix: csr_array) -> float:
     Where the largest are close together, as on long rings and grids, the steps are those of the inverse of sigma I - W, with
     sigma just above the bound max (d_i + d_j) over edges: there W is sparse enough to be factorised.
     """
+    from scipy.sparse import eye_array
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+
     try:
         return _lanczos(matrix, maxiter=40)
     except ArpackNoConvergence:
@@ -479,6 +495,8 @@ def _smallest(matrix: csr_array, largest: float) -> float:
     On graphs without bottlenecks the steps on lambda_max I - W are few. On the others W is sparse enough to be factorised, and
     they are those of its pseudo-inverse: with node 0 held at zero W is positive definite.
     """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+
     count = matrix.shape[0]
     operator = lambda step: LinearOperator(matrix.shape, matvec=lambda v: step(v - v.mean()), dtype=float)
     try:

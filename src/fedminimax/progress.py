@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from fedminimax.observers import Observer, Watched
 
-
-class _Rate(ProgressColumn):
-    """Rounds a second."""
-
-    def render(self, task: Task) -> Text:
-        """Return the rate as text."""
-        speed = task.finished_speed or task.speed
-        return Text("" if not speed else f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
 
 
 class ProgressBar(Observer):
@@ -28,6 +21,8 @@ class ProgressBar(Observer):
     """
 
     def __init__(self, metric: str | None = None, wanted: bool | None = True, console: Console | None = None):
+        from rich.console import Console
+
         self._console = console or Console(stderr=True)
         self._shown = self._console.is_terminal if wanted is None else wanted
         self._metric = metric
@@ -37,15 +32,7 @@ class ProgressBar(Observer):
         """Draw the bar."""
         if not self._shown or run.last == run.first:
             return
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[metric]}"),
-            console=self._console,
-        )
+        self._bar = _bar(self._console)
         self._task = self._bar.add_task(run.method, total=run.last - run.first, metric="")
         self._bar.start()
         self.on_rounds(run)
@@ -67,3 +54,27 @@ class ProgressBar(Observer):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _bar(console: Console) -> Progress:
+    """Return a bar with the rounds a second and a field for the metric."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Rounds a second."""
+
+        def render(self, task: Task) -> Text:
+            """Return the rate as text."""
+            speed = task.finished_speed or task.speed
+            return Text("" if not speed else f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[metric]}"),
+        console=console,
+    )

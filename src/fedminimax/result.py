@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from fedminimax import wire
 from fedminimax.engines.store import ClientStore
@@ -18,6 +18,7 @@ from fedminimax.federation.trace import Trace
 from fedminimax.players import Tree
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -76,6 +77,8 @@ class Result:
 
     def frame(self) -> pd.DataFrame:
         """Return the history as a table, one row an evaluation."""
+        import pandas as pd
+
         return pd.DataFrame(self.history)
 
     def final(self) -> dict[str, float]:
@@ -123,6 +126,7 @@ class Result:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
         """Read what :meth:`save` wrote."""
+        importlib.import_module("fedminimax.algorithms")  # a file names the classes of its states, which must be known
         if not Path(path).is_file():
             raise InputError(f"There is no file {path}: give the path of a saved result.")
         record = wire.decode(Path(path).read_bytes())

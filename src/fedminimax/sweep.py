@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jax.sharding import Mesh, PartitionSpec
 
 from fedminimax import devices as host
@@ -28,6 +27,7 @@ from fedminimax.problems.forms import AnyProblem
 from fedminimax.random import keys
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -88,6 +88,8 @@ class Sweep:
 
     def frame(self) -> pd.DataFrame:
         """Return everything as a long table: one row a setting, seed and evaluation."""
+        import pandas as pd
+
         rounds = self.history["round"]
         rows: dict[str, Any] = {
             name: np.repeat([setting[name] for setting in self.settings], len(self.seeds) * len(rounds))

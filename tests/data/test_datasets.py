@@ -211,7 +211,7 @@ def test_missing_files_are_downloaded_with_their_checksum(small_mnist, monkeypat
         asked.append((url, known_hash))
         (path / fname).write_bytes(official[fname])
 
-    monkeypatch.setattr(datasets.pooch, "retrieve", retrieve)
+    monkeypatch.setattr("pooch.retrieve", retrieve)
     assert np.array_equal(datasets.load("mnist", folder).test["labels"], arrays[3])
     assert asked == [(f"https://storage.googleapis.com/cvdf-datasets/mnist/{IDX_NAMES[3]}", "md5:" + "0" * 32)]
 

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pooch
-from rich.console import Console
 
 from fedminimax.errors import InputError
 
@@ -50,6 +48,13 @@ class Dataset:
     classes: int
 
 
+def folder_of(given: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of data sets: the one that is given, that the environment names, or the user's cache."""
+    from platformdirs import user_cache_dir
+
+    return Path(given or os.environ.get(FOLDER_VARIABLE) or user_cache_dir("fedminimax"))
+
+
 def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> Dataset:
     """Return a data set by name.
 
@@ -71,7 +76,7 @@ def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = N
         The data set. Images are NHWC; the inputs of "digits" are flat, 64 features, and so are those of a file of features.
     """
     name = os.fspath(name)
-    folder = Path(folder or os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("fedminimax"))
+    folder = folder_of(folder)
     if name.endswith(".npz"):
         path = Path(name).expanduser()
         return read_features(path if path.is_absolute() or path.exists() else folder / path)
@@ -308,6 +313,9 @@ def _cifar_source(folder: Path) -> Path:
 
 def download(url: str, path: Path, md5: str) -> None:
     """Download a file whose md5 is known."""
+    import pooch
+    from rich.console import Console
+
     # A few seconds to connect: without network the user should hear about it now.
     downloader = pooch.HTTPDownloader(timeout=(5, 60))
     pooch.get_logger().setLevel("WARNING")  # the console says it instead, and only on a terminal

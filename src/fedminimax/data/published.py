@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
-import pooch
 
-from fedminimax.data.datasets import FOLDER_VARIABLE, check_sum, download, reason_of
+from fedminimax.data.datasets import check_sum, download, folder_of, reason_of
 from fedminimax.data.federation import CLASSIFICATION, REGRESSION
 from fedminimax.data.tabular import Table, is_number
 from fedminimax.errors import InputError
@@ -32,7 +31,7 @@ def load_table(name: str, folder: str | os.PathLike[str] | None = None, client: 
     key = name.replace("-", "_")
     if key not in TABLES:
         raise InputError(f"There is no table {name!r}: choose one of {', '.join(TABLES)}.")
-    return TABLES[key](Path(folder or os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("fedminimax")), client)
+    return TABLES[key](folder_of(folder), client)
 
 
 def communities_crime(folder: Path, client: str | None = None) -> Table:

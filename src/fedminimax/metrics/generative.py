@@ -17,12 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import pooch
 
-from fedminimax import models, wire
+from fedminimax import wire
 from fedminimax.data.clients import ClientData
-from fedminimax.data.datasets import FOLDER_VARIABLE, Arrays, Dataset, load
+from fedminimax.data.datasets import Arrays, Dataset, folder_of, load
 from fedminimax.errors import InputError
 from fedminimax.metrics import base
 from fedminimax.metrics.base import HIGHER, in_batches, metric_class
@@ -134,6 +132,8 @@ def train_classifier(
     Returns:
         The classifier, with its accuracy on the test examples.
     """
+    from fedminimax import models
+
     train, test = _examples(data)
     if epochs < 1 or batch_size < 1 or not learning_rate > 0:
         raise InputError(
@@ -143,7 +143,7 @@ def train_classifier(
     classes = int(max(train["labels"].max(), test["labels"].max())) + 1
     model = models.CNN(classes) if model is None else model
     settings = (epochs, min(batch_size, len(train["labels"])), learning_rate, seed)
-    folder = Path(cache or Path(os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("fedminimax")) / "classifiers")
+    folder = Path(cache or folder_of() / "classifiers")
     path = folder / f"{_digest(train, test, repr(model), repr(settings))}.fmx"
     found = _read(path)
     if found is None:
@@ -155,6 +155,8 @@ def train_classifier(
 
 def _train(model: Any, data: Arrays, classes: int, epochs: int, batch_size: int, learning_rate: float, seed: int) -> Tree:
     """Return the weights after some epochs of Adam on the cross-entropy."""
+    import optax
+
     adam = optax.adam(learning_rate)
     begin, order = jax.random.split(jax.random.key(seed))
     count = len(data["labels"])

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
@@ -39,6 +38,8 @@ def fair_classification(
         weights: p_i; by default by size, so that F_c is the mean over all examples of the class.
         seed: of the model's initial weights.
     """
+    import optax
+
     fields = labelled(clients, "fair_classification")
     labels = check_classes(fields["labels"], classes)
     if penalty < 0:

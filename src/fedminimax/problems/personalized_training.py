@@ -10,12 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.models.layers import shifted
 from fedminimax.network import Network
 from fedminimax.players import Point
 from fedminimax.problems.examples import check_classes, check_outputs, labelled, weights_at_start
@@ -54,6 +52,10 @@ def personalized_training(
         alike: whether all nodes start from the same weights; if not, each draws its own.
         seed: of the models' initial weights.
     """
+    import optax
+
+    from fedminimax.models.layers import shifted
+
     fields = labelled(clients, "personalized_training")
     check_classes(fields["labels"], classes)
     if min(beta_x, beta_y) < 0:

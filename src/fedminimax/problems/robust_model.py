@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedminimax import players
 from fedminimax.data.clients import ClientData
@@ -47,6 +46,8 @@ def robust_model(
         weights: the p_i of the average that FedAvg minimises.
         seed: of the model's initial weights.
     """
+    import optax
+
     fields = labelled(clients, "robust_model")
     if loss not in (SQUARED, ENTROPY):
         raise InputError(f"loss must be 'squared' or 'entropy', not {loss!r}.")

@@ -9,11 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.models.layers import shifted
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.examples import check_classes, check_outputs, labelled, weights_at_start
 from fedminimax.sets import L2Ball
@@ -44,6 +42,10 @@ def robust_training(
         weights: p_i; None: equal.
         seed: of the model's initial weights.
     """
+    import optax
+
+    from fedminimax.models.layers import shifted
+
     fields = labelled(clients, "robust_training")
     check_classes(fields["labels"], classes)
     strength = (0.001 if radius is None else 0.0) if penalty is None else penalty

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from optax import projections
 
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -24,6 +23,8 @@ class NonNegative(Set):
 
     def project(self, tree: Tree) -> Tree:
         """Return max(v, 0), entry by entry."""
+        from optax import projections
+
         self._require(tree)
         return projections.projection_non_negative(arrays(tree))
 
@@ -66,6 +67,8 @@ class Box(Set):
 
     def project(self, tree: Tree) -> Tree:
         """Return min(max(v, low), high), entry by entry."""
+        from optax import projections
+
         self._require(tree)
         return jax.tree.map(lambda leaf: projections.projection_box(leaf, *self._bounds(leaf)), arrays(tree))
 

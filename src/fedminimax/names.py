@@ -1,0 +1,143 @@
+"""The public names: what ``fedminimax`` offers beside its modules. They are imported when the first of them is used."""
+
+from fedminimax.algorithms import (
+    AFL,
+    CDMA,
+    CDMAGE,
+    CODASCA,
+    DRFA,
+    FSGDA,
+    SAGDA,
+    CatalystScaffoldS,
+    CDMAGEPlus,
+    CODAPlus,
+    Constants,
+    DecentralizedExtraGradient,
+    DeltaFL,
+    ExtraStepLocalSGD,
+    FedAvg,
+    FedNormSGDA,
+    FedNormSGDAPlus,
+    FedProx,
+    FedSGDAM,
+    FedSGDAPlus,
+    FessGDA,
+    LocalExtraStep,
+    LocalNN,
+    LocalSGDA,
+    LocalSGDAPlus,
+    LocalTraining,
+    Momentum,
+    ParallelSGDA,
+    Plain,
+    Proximal,
+    QFedAvg,
+    Scaffold,
+    ScaffPD,
+    Sliding,
+    SlidingNN,
+    SmoothedAGDA,
+    SmoothedGDA,
+    Solver,
+    Weighted,
+    local_solver,
+)
+from fedminimax.compare import Curves, compare
+from fedminimax.data import ClientData, GeneratedClients
+from fedminimax.engines.execution import Snapshot
+from fedminimax.engines.isolated import Isolated
+from fedminimax.engines.simulator import Simulator
+from fedminimax.errors import InputError
+from fedminimax.federation.availability import Availability, Delay, Wave
+from fedminimax.federation.guard import Guard
+from fedminimax.federation.trace import Trace
+from fedminimax.network import Network
+from fedminimax.observers import LogCSV, MLflow, StopWhen, TensorBoard
+from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair
+from fedminimax.players import Point
+from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task
+from fedminimax.progress import ProgressBar
+from fedminimax.result import Result
+from fedminimax.run import run
+from fedminimax.schedules import Piecewise, PowerDecay
+from fedminimax.steps import ClientSteps, UniformSteps
+from fedminimax.sweep import Sweep, sweep
+
+__all__ = [
+    "AFL",
+    "CDMA",
+    "CDMAGE",
+    "CODASCA",
+    "DRFA",
+    "FSGDA",
+    "SAGDA",
+    "Agnostic",
+    "Availability",
+    "CDMAGEPlus",
+    "CODAPlus",
+    "CVaR",
+    "CatalystScaffoldS",
+    "ChiSquare",
+    "ClientData",
+    "ClientSteps",
+    "Constants",
+    "Curves",
+    "DecentralizedExtraGradient",
+    "Delay",
+    "DeltaFL",
+    "ExtraStepLocalSGD",
+    "FedAvg",
+    "FedNormSGDA",
+    "FedNormSGDAPlus",
+    "FedProx",
+    "FedSGDAM",
+    "FedSGDAPlus",
+    "FessGDA",
+    "GeneratedClients",
+    "Guard",
+    "InputError",
+    "Isolated",
+    "LocalExtraStep",
+    "LocalNN",
+    "LocalSGDA",
+    "LocalSGDAPlus",
+    "LocalTraining",
+    "LogCSV",
+    "MLflow",
+    "MinimaxProblem",
+    "Momentum",
+    "Network",
+    "ParallelSGDA",
+    "PersonalizedProblem",
+    "Piecewise",
+    "Plain",
+    "Point",
+    "PowerDecay",
+    "ProgressBar",
+    "Proximal",
+    "QFair",
+    "QFedAvg",
+    "Result",
+    "RobustProblem",
+    "ScaffPD",
+    "Scaffold",
+    "Simulator",
+    "Sliding",
+    "SlidingNN",
+    "SmoothedAGDA",
+    "SmoothedGDA",
+    "Snapshot",
+    "Solver",
+    "StopWhen",
+    "Sweep",
+    "Task",
+    "TensorBoard",
+    "Trace",
+    "UniformSteps",
+    "Wave",
+    "Weighted",
+    "compare",
+    "local_solver",
+    "run",
+    "sweep",
+]
