@@ -124,11 +124,11 @@ def test_parts_make_the_numbers_of_the_data_in_one_place(x64):
     agree(*on_both(problem.replace(predict=score), TRAIN, fm.ParallelSGDA(0.1, 0.1), OF_SCORES))
 
 
-@pytest.mark.parametrize("method", [fm.AFL(0.1, 0.1), fm.FedAvg(0.1)], ids=["weights", "no weights"])
-def test_parts_of_weights_on_clients(x64, method):
+def test_parts_of_weights_on_clients(x64):
     x, y = start()
     problem = fm.RobustProblem(lambda x, b: loss(x, y, b), x, ChiSquare(0.3), weights="size", w0=[0.2, 0.5, 0.3])
-    agree(*on_both(problem, TRAIN, method, OF_WEIGHTS))
+    for method in (fm.AFL(0.1, 0.1), fm.FedAvg(0.1)):  # with weights that it moves, and with the problem's own
+        agree(*on_both(problem, TRAIN, method, OF_WEIGHTS))
 
 
 def test_parts_of_nodes(x64):
@@ -137,7 +137,7 @@ def test_parts_of_nodes(x64):
     problem = fm.PersonalizedProblem(
         loss, x, y, 0.3, fm.Network.ring(3), y_set=L2Ball(0.7), starts=rows, predict=classes, name="nodes"
     )
-    agree(*on_both(problem, TRAIN, fm.LocalOnly(0.1, 0.1), OF_NODES))
+    agree(*on_both(problem, TRAIN, fm.LocalTraining(0.1, 0.1), OF_NODES))
 
 
 def test_every_metric_with_parts_is_compared():
@@ -172,7 +172,7 @@ def test_only_settings_and_players_go_down_and_only_parts_come_up(monkeypatch):
 def test_what_needs_all_data_is_refused_where_the_server_has_none():
     task = fm.problems.quadratic(3)
     go = lambda engine, judges: fm.run(task.problem, task.clients, fm.SAGDA(0.1, 0.1), rounds=0, engine=engine, metrics=judges)
-    sentence = r"The metric 'phi' needs all clients' data in one place, .*: use Value, GradientNorms, .*AUC\(bins=...\), .*parts\."
+    sentence = r"The metric 'phi' needs all clients' data in one place, .*: use AUC\(bins=...\), .*Value, .*parts\."
     with pytest.raises(fm.InputError, match=sentence) as raised:
         go(BARE, [metrics.Value(), metrics.Phi()])
     assert "Moreau" not in str(raised.value)
@@ -325,7 +325,7 @@ def test_a_sweep_has_arrays_and_rounds_but_no_costs(watched):
         devices=1,
     )  # fmt: skip
     assert found.history["loss/each"].shape == (2, 1, 3, 5)
-    np.testing.assert_allclose(found.history["loss/each"][0, 0], result.vectors["loss/each"], rtol=1e-5)
+    np.testing.assert_allclose(found.history["loss/each"][0, 0], result.vectors["loss/each"], rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(found.values("now")[:, 0], [[0, 2, 4]] * 2)
     assert "loss/each" not in found.frame()
     for act in (found.best, found.plot):

@@ -177,12 +177,12 @@ def refuse_together(metrics: Mapping[str, Any], count: int) -> None:
         several = len(refused) > 1
         able = [
             getattr(cls, "with_parts", name)
-            for name, cls in METRICS.items()
-            if hasattr(cls, "part") or getattr(cls, "needs", None) == STATE
+            for name, cls in sorted(METRICS.items())
+            if name != "On" and (hasattr(cls, "part") or getattr(cls, "needs", None) == STATE)
         ]
         raise InputError(
             f"The metric{'s' * several} {', '.join(refused)} need{'s' * (not several)} all clients' data in one place, which "
-            f"this engine does not have: use {', '.join(able)}, or one of your own with parts."
+            f"this engine does not have: use {', '.join(able)}, or On(...) of these, or one of your own with parts."
         )
 
 
