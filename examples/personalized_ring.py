@@ -55,7 +55,7 @@ def main() -> None:
     left.set(xlabel="coupling (0: alone)", ylabel="test accuracy")
     left.legend(frameon=False)
     best = int(np.argmax([r.final()["local/mean"] for r in results]))
-    each = judge["local"].each(problem, train, results[best].state)
+    each = judge["local"].values(problem, train, results[best].state)
     ring.plot(each, label=f"accuracy, coupling {couplings[best]:g}", ax=right)
     figure.savefig(options.out, dpi=130)
     print(f"Best for the nodes: coupling {couplings[best]:g}. Figure: {options.out}")

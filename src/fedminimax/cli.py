@@ -173,7 +173,7 @@ def _method(name: str, settings: list[str]) -> Any:
 
 @app.command("list")
 def list_command() -> None:
-    """List the methods, problems, data sets, tables, partitions, models, sets and penalties, with a line each."""
+    """List the methods, problems, metrics, data sets, tables, partitions, models, sets and penalties, with a line each."""
     from rich.console import Console
     from rich.table import Table
 
@@ -181,6 +181,7 @@ def list_command() -> None:
     from fedminimax.data.datasets import DATASETS
     from fedminimax.data.partition import PARTITIONS
     from fedminimax.data.published import TABLES
+    from fedminimax.metrics import METRICS
     from fedminimax.models import MODELS
     from fedminimax.penalties import PENALTIES
     from fedminimax.problems import PROBLEMS
@@ -189,6 +190,7 @@ def list_command() -> None:
     groups: dict[str, dict[str, Any]] = {
         "Methods": dict(sorted(ALGORITHMS.items())),
         "Problems": PROBLEMS,
+        "Metrics": dict(sorted(METRICS.items())),
         "Datasets": DATASETS,
         "Tables": TABLES,
         "Partitions": PARTITIONS,

@@ -159,14 +159,14 @@ def compare(
     problem = robust_model(network, train, classes, penalty=penalty or ChiSquare(0.1), loss=loss, ridge=ridge)
     scale = 1.0 if federation.target_scale is None else federation.target_scale[1]
     test = metrics.ClientAccuracy(federation.test) if classify else metrics.ClientError(federation.test, scale)
-    judges = [test, metrics.WorstCase(), metrics.ClientWeights(each=train.count <= plots.MOST_NAMES)]
+    judges = [test, metrics.WorstCase(), metrics.ClientWeights(each=True)]
     every = eval_every or max(1, rounds // 20)
     given, searches = {name: dict(values) for name, values in (settings or {}).items()}, {}
     length = search_rounds or max(4, rounds // 2)
     curvature, start = smoothness(problem, train), float(jnp.mean(problem.losses(problem.x0, train)))
     common: dict[str, Any] = {"local_steps": local_steps, "batch_size": batch_size}
     # The data are arguments: built into a program they would be folded as constants, for seconds.
-    each = jax.jit(lambda test, x: test.each(problem, None, Point(x, None)))
+    each = jax.jit(lambda test, x: test.values(problem, None, Point(x, None)))
     results: dict[str, list[Result]] = {}
     values: dict[str, np.ndarray] = {}
     for name in chosen:

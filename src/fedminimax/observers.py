@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from fedminimax import checks
 from fedminimax.engines.execution import Snapshot
 from fedminimax.errors import InputError
@@ -36,7 +38,7 @@ class Watched:
         first: the round at which it began; above 0 where an earlier run is continued.
         last: the round at which it will be over.
         round: how many rounds have been run.
-        evaluation: the newest metrics, by name.
+        evaluation: the newest metrics, by name: numbers, and an array where a metric returns one.
         evaluated: after how many rounds they were taken.
         costs: what the run has cost up to the newest evaluation: "floats_up", "grad_evals", ...
         stopped: why it was asked to stop; None: it was not.
@@ -45,7 +47,7 @@ class Watched:
     def __init__(self, method: str, settings: str, seed: int, first: int, last: int, execution: Any):
         self.method, self.settings, self.seed, self.first, self.last = method, settings, seed, first, last
         self.round = self.evaluated = first
-        self.evaluation: dict[str, float] = {}
+        self.evaluation: dict[str, Any] = {}
         self.costs: dict[str, float] = {}
         self.stopped: str | None = None
         self._execution = execution
@@ -54,6 +56,11 @@ class Watched:
     def state(self) -> Any:
         """The algorithm's state."""
         return self._execution.state
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The newest metrics that are numbers, by name."""
+        return {name: value for name, value in self.evaluation.items() if np.ndim(value) == 0}
 
     def snapshot(self) -> Snapshot:
         """Return all that the run goes on from."""
@@ -132,16 +139,16 @@ class StopWhen(Observer):
 
     def on_start(self, run: Watched) -> None:
         """Look whether there is such a metric, and forget earlier runs."""
-        if self.metric not in run.evaluation:
-            known = ", ".join(run.evaluation) or "no metric"
+        if self.metric not in run.numbers:
+            known = ", ".join(run.numbers) or "no metric"
             raise InputError(f"there is no {self.metric!r} to watch: this run has {known}")
         self._best, self._since = math.inf, 0
 
     def on_evaluation(self, run: Watched) -> None:
         """Stop the run if it is time."""
-        if self.metric not in run.evaluation:
+        if self.metric not in run.numbers:
             return
-        value = run.evaluation[self.metric]
+        value = run.numbers[self.metric]
         if self.below is not None and value < self.below:
             run.stop(f"{self.metric} = {value:.6g} is below {self.below:g}")
         if self.above is not None and value > self.above:
@@ -157,6 +164,8 @@ class StopWhen(Observer):
 class LogCSV(Observer):
     """Writes a row for every evaluation to a CSV file, at once: what was written survives whatever happens to the run.
 
+    The columns are numbers; a metric's arrays, such as one number for each client, are left to the result.
+
     Args:
         path: the file; a run that continues an earlier one adds to it.
     """
@@ -170,7 +179,7 @@ class LogCSV(Observer):
         """Open the file, and write the names of the columns unless they are there."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         going_on = run.first > 0 and self.path.exists()
-        self._columns = ["round", *run.evaluation, *run.costs]
+        self._columns = ["round", *run.numbers, *run.costs]
         if going_on:
             with self.path.open(newline="") as before:
                 self._columns = next(csv.reader(before), self._columns)
@@ -182,7 +191,7 @@ class LogCSV(Observer):
         """Write a row. The one at the start of a run that goes on was written by the run before."""
         if self._file is None or (run.round == run.first and run.first > 0):
             return
-        row: Mapping[str, Any] = {"round": run.evaluated, **run.evaluation, **run.costs}
+        row: Mapping[str, Any] = {"round": run.evaluated, **run.numbers, **run.costs}
         csv.writer(self._file).writerow([row.get(name, "") for name in self._columns])
         self._file.flush()
 
@@ -194,7 +203,7 @@ class LogCSV(Observer):
 
 
 class TensorBoard(Observer):
-    """Writes metrics and costs for TensorBoard (needs tensorboardX: the extra ``track``).
+    """Writes metrics and costs for TensorBoard (needs tensorboardX: the extra ``track``); a metric's arrays as histograms.
 
     Args:
         folder: where the event files go.
@@ -207,7 +216,8 @@ class TensorBoard(Observer):
     def on_evaluation(self, run: Watched) -> None:
         """Write the newest numbers."""
         for name, value in {**run.evaluation, **run.costs}.items():
-            self._writer.add_scalar(name, value, run.evaluated)
+            write = self._writer.add_scalar if np.ndim(value) == 0 else self._writer.add_histogram
+            write(name, value, run.evaluated)
 
     def on_end(self, run: Watched) -> None:
         """Write out what is waiting."""
@@ -215,7 +225,7 @@ class TensorBoard(Observer):
 
 
 class MLflow(Observer):
-    """Logs settings, metrics and costs to MLflow (the extra ``track``), as one run.
+    """Logs settings, metrics that are numbers, and costs to MLflow (the extra ``track``), as one run.
 
     Args:
         experiment: the experiment's name; None: the one that is set.
@@ -237,7 +247,7 @@ class MLflow(Observer):
 
     def on_evaluation(self, run: Watched) -> None:
         """Log the newest numbers."""
-        numbers = {**run.evaluation, **run.costs}
+        numbers = {**run.numbers, **run.costs}
         self._mlflow.log_metrics({name.replace("%", ""): float(v) for name, v in numbers.items()}, step=run.evaluated)
 
     def on_end(self, run: Watched) -> None:

@@ -84,6 +84,11 @@ def values_of(result: Result, name: str) -> np.ndarray:
     """Return a metric's or a cost's values, or say which there are."""
     if name not in result.history:
         raise InputError(f"There is no {name!r} in the history of {result.method}: there are {', '.join(result.history)}.")
+    if name in result.vectors:
+        raise InputError(
+            f"{name!r} is an array at every evaluation, not a number: result.plot({name!r}) draws it, and "
+            f"result.vectors[{name!r}] has it."
+        )
     return result.history[name]
 
 
@@ -127,16 +132,14 @@ def weight_history(result: Result, names: Sequence[str] | None = None, *, ax: Ax
     The run needs the metric ``ClientWeights(each=True)``.
     """
     history = result.history
-    if "w/0" not in history:
+    if "w/each" not in history:
         raise InputError("There is no history of w in this result: run with metrics=ClientWeights(each=True).")
-    count = sum(f"w/{i}" in history for i in range(len(history)))
-    w = np.array([history[f"w/{i}"] for i in range(count)])
+    w = history["w/each"]
     ax = _axes(ax)
-    heavy = set(np.argsort(-w[:, -1])[:5].tolist())
-    for i in range(count):
-        known = names[i] if names is not None else str(i)
-        style: dict[str, Any] = {"label": known, "linewidth": 1.8} if i in heavy else {"color": "0.75", "linewidth": 0.8}
-        ax.plot(history["round"], w[i], zorder=2 if i in heavy else 1, **style)
+    heavy = sorted(np.argsort(-w[-1])[:5].tolist())
+    ax.plot(history["round"], np.delete(w, heavy, axis=1), color="0.75", linewidth=0.8, zorder=1)
+    for i in heavy:
+        ax.plot(history["round"], w[:, i], zorder=2, label=str(i) if names is None else names[i], linewidth=1.8)
     ax.set(xlabel="round", ylabel="weight of a client", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8, title="largest at the end", title_fontsize=8)
     right = ax.twinx()

@@ -41,8 +41,9 @@ class ProgressBar(Observer):
         """Show how many rounds are done, and the newest metric."""
         if self._bar is None:
             return
-        name = self._metric or next(iter(run.evaluation), None)
-        text = f"{name} {run.evaluation[name]:.4g}" if name in run.evaluation else ""
+        numbers = run.numbers
+        name = self._metric or next(iter(numbers), None)
+        text = f"{name} {numbers[name]:.4g}" if name in numbers else ""
         self._bar.update(self._task, completed=run.round - run.first, metric=text)
 
     def on_evaluation(self, run: Watched) -> None:

@@ -29,6 +29,7 @@ class Result:
     Attributes:
         state: the algorithm's full final state; ``x`` and ``y`` are its players.
         history: arrays over the evaluations: "round", every metric, and the costs up to then ("floats_up", "grad_evals", ...).
+            A metric that returns an array, such as one number for each client, has it here as one array [evaluations, N].
         costs: arrays over rounds: floats down and up by player, gradients of examples, local steps, replies, those that the
             guard dropped; on a network the exchanges. Zeros for rounds before ``first_round``.
         messages: the exchanges of one round: which client function was called, and the floats of request and reply.
@@ -75,34 +76,42 @@ class Result:
         """The weights on clients at the end, where those are the max player."""
         return self.state.w
 
+    @property
+    def vectors(self) -> dict[str, np.ndarray]:
+        """The metrics of the history that are arrays, such as one number for each client, [evaluations, N]."""
+        return {name: values for name, values in self.history.items() if values.ndim > 1}
+
     def frame(self) -> pd.DataFrame:
-        """Return the history as a table, one row an evaluation."""
+        """Return the history as a table, one row an evaluation; arrays are in :attr:`vectors`."""
         import pandas as pd
 
-        return pd.DataFrame(self.history)
+        return pd.DataFrame({name: values for name, values in self.history.items() if values.ndim == 1})
 
     def final(self) -> dict[str, float]:
-        """Return the last value of everything in the history."""
-        return {name: float(values[-1]) for name, values in self.history.items()}
+        """Return the last value of every number in the history; arrays are in :attr:`vectors`."""
+        return {name: float(values[-1]) for name, values in self.history.items() if values.ndim == 1}
 
     def plot(self, metric: str | None = None, against: str = "round", ax: Axes | None = None, **style: Any) -> Axes:
         """Draw a metric against rounds, "floats_up", "grad_evals" or anything else in the history; return the axes.
 
         Args:
-            metric: its name in the history; by default the first.
+            metric: its name in the history; by default the first that is a number. Of an array every entry is a line.
             against: what goes on the x-axis.
             ax: where to draw; by default a new figure.
             style: passed to matplotlib.
         """
         import matplotlib.pyplot as plt
 
-        names = [n for n in self.history if n != "round" and n not in self.costs]
+        names = [n for n in self.history if n != "round" and n not in self.costs and n not in self.vectors]
         metric = metric or next(iter(names), None)
         for name in (metric, against):
             if name not in self.history:
                 raise InputError(f"There is no {name!r} in this history: it has {', '.join(self.history)}.")
         ax = plt.subplots(figsize=(6, 4), layout="constrained")[1] if ax is None else ax
-        ax.plot(self.history[against], self.history[str(metric)], **{"label": self.method, **style})
+        values = self.history[str(metric)].reshape(len(self.history["round"]), -1)
+        first, *others = ax.plot(self.history[against], values, **{"label": self.method, **style})
+        for line in others:  # one kind of lines, named once
+            line.set(color=first.get_color(), label="_")
         ax.set_xlabel(against.replace("_", " "))
         ax.set_ylabel(str(metric).replace("_", " "))
         ax.legend()

@@ -65,7 +65,8 @@ def run(
         seed: of all randomness.
         eval_every: evaluate the metrics every so many rounds (and before the first and after the last); by default about
             fifty times.
-        metrics: functions of (problem, clients, state), by name or with a ``name`` of their own.
+        metrics: functions of (problem, clients, state), by name or with a ``name`` of their own (see
+            :mod:`fedminimax.metrics`).
         engine: "simulator" (compiled), "isolated" (every client a worker, every exchange bytes), or an engine with settings
             of its own, such as ``Simulator(strategy="map", devices=1, client_store="folder")``.
         guard: what replies must pass; by default non-finite ones are dropped.
@@ -180,8 +181,9 @@ class _Loop:
 
     def _evaluate(self, first: bool = False) -> None:
         watched = self._watched
-        watched.evaluation, watched.evaluated = self._execution.evaluate(self._metrics), self._execution.round
         watched.costs = {**watched.costs, **self.story.total}
+        watched.evaluation = self._execution.evaluate(self._metrics, watched.costs)
+        watched.evaluated = self._execution.round
         self.story.evaluated(watched.evaluated, watched.evaluation)
         if first:
             tell(self._observers, "on_start", watched)

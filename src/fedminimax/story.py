@@ -35,7 +35,7 @@ class Story:
 
     def __init__(self, before: Result | None, first: int):
         self._before, self._first = before, first
-        self._evaluations: list[tuple[int, dict[str, float]]] = []
+        self._evaluations: list[tuple[int, dict[str, Any]]] = []
         self._costs: list[dict[str, np.ndarray]] = []
         self._attendance: list[tuple[Any, ...]] = []
         self.total: dict[str, float] = {}
@@ -50,7 +50,7 @@ class Story:
         self._attendance.append(progress.attendance)
         self.total = {name: self.total.get(name, 0) + values.sum().item() for name, values in costs.items()}
 
-    def evaluated(self, now: int, values: dict[str, float]) -> None:
+    def evaluated(self, now: int, values: dict[str, Any]) -> None:
         """Take down an evaluation."""
         self._evaluations.append((now, values))
 
@@ -80,10 +80,12 @@ class Story:
         history = {"round": rounds, **history}
         if before is not None:
             earlier, later = len(before.history["round"]), len(rounds)
-            missing = lambda n: np.full(n, np.nan)
+            # What one of the two runs did not measure is not a number; of an array, all of it.
+            missing = lambda count, other: np.full((count, *other.shape[1:]), np.nan)
+            both = {n: (before.history.get(n), history.get(n)) for n in dict.fromkeys([*before.history, *history])}
             history = {
-                n: np.concatenate([before.history.get(n, missing(earlier)), history.get(n, missing(later))])
-                for n in dict.fromkeys([*before.history, *history])
+                n: np.concatenate([missing(earlier, new) if old is None else old, missing(later, old) if new is None else new])
+                for n, (old, new) in both.items()
                 if n not in costs
             }
         for name, values in costs.items():

@@ -22,7 +22,7 @@ from fedminimax.federation import accounting
 from fedminimax.federation.cohort import Conditions
 from fedminimax.federation.guard import Guard
 from fedminimax.inputs import check_input
-from fedminimax.metrics import HIGHER, LOWER, Metric, direction, evaluate, named
+from fedminimax.metrics import HIGHER, LOWER, Context, Metric, direction, evaluate, named
 from fedminimax.problems.forms import AnyProblem
 from fedminimax.random import keys
 
@@ -39,7 +39,8 @@ class Sweep:
         method: the algorithm's name.
         settings: the hyper-parameters that were varied, one dict a setting.
         seeds: the seeds.
-        history: "round" [E], and every metric and cumulative cost as an array [settings, seeds, E].
+        history: "round" [E], and every metric and cumulative cost as an array [settings, seeds, E]; of a metric that returns an
+            array, such as one number for each client, [settings, seeds, E, N].
         better: which way each of them is better: "lower" or "higher"; what is not in it is neither.
     """
 
@@ -59,7 +60,7 @@ class Sweep:
             better: "lower" or "higher"; by default what the metric says of itself.
             last: how many of the last evaluations to average.
         """
-        values = self.values(metric)
+        values = self._numbers(metric)
         sound = np.isfinite(values).all(axis=(1, 2))
         if not sound.any():
             raise InputError(
@@ -80,14 +81,20 @@ class Sweep:
             )
         return known
 
+    def _numbers(self, metric: str) -> np.ndarray:
+        values = self.values(metric)
+        if values.ndim > 3:
+            raise InputError(f"{metric!r} is an array at every evaluation, not a number: values({metric!r}) has it.")
+        return values
+
     def values(self, metric: str) -> np.ndarray:
-        """Return a metric, [settings, seeds, evaluations]."""
+        """Return a metric, [settings, seeds, evaluations], or [settings, seeds, evaluations, N] where it is an array."""
         if metric not in self.history:
             raise InputError(f"There is no {metric!r} in this sweep: it has {', '.join(self.history)}.")
         return self.history[metric]
 
     def frame(self) -> pd.DataFrame:
-        """Return everything as a long table: one row a setting, seed and evaluation."""
+        """Return every number as a long table: one row a setting, seed and evaluation. Arrays are in ``history``."""
         import pandas as pd
 
         rounds = self.history["round"]
@@ -97,7 +104,7 @@ class Sweep:
         }
         rows["seed"] = np.tile(np.repeat(self.seeds, len(rounds)), len(self.settings))
         rows["round"] = np.tile(rounds, len(self.settings) * len(self.seeds))
-        return pd.DataFrame(rows | {k: v.ravel() for k, v in self.history.items() if k != "round"})
+        return pd.DataFrame(rows | {k: v.ravel() for k, v in self.history.items() if v.ndim == 3})
 
     def plot(
         self,
@@ -112,7 +119,7 @@ class Sweep:
         import matplotlib.pyplot as plt
 
         k = self.best(metric, better) if setting is None else setting
-        values = self.values(metric)[k]
+        values = self._numbers(metric)[k]
         ax = plt.subplots(figsize=(6, 4), layout="constrained")[1] if ax is None else ax
         across = self.history[against] if against == "round" else self.values(against)[k].mean(axis=0)
         (line,) = ax.plot(across, values.mean(axis=0), **{"label": self.method, **style})
@@ -151,7 +158,7 @@ def sweep(
         grid: values for some of its hyper-parameters; all combinations are run.
         seeds: how many (0, 1, ...) or which.
         eval_every: evaluate every so many rounds (it must divide ``rounds``); by default about fifty times.
-        metrics: as for :func:`fedminimax.run`.
+        metrics: as for :func:`fedminimax.run`; of the ``context`` they see the round, and not the costs.
         strategy: how clients are run.
         guard: what replies must pass.
         devices: how many cores or accelerators to split the runs over; None: all.
@@ -232,7 +239,7 @@ def _run_all(
     first = lambda values: rounds_of.first(algorithm.replace(**values))
     firsts = jax.vmap(first)(columns) if columns else jax.tree.map(lambda a: jnp.asarray(a)[None], first({}))
 
-    judge = lambda state, data: evaluate(metrics, problem, data, state)
+    judge = lambda state, data, round: evaluate(metrics, problem, data, state, Context(round))
 
     def one(setting: Any, seed: Any, data: Any, weights: Any) -> Any:
         values, first = setting
@@ -243,10 +250,10 @@ def _run_all(
         def stretch(carry: Carry, block: Any) -> Any:
             step = lambda carry, k: rounds_of.one_round(method, data, weights, key, carry, block * every + k, None, script)
             carry, done = jax.lax.scan(step, carry, jnp.arange(every))
-            return carry, (judge(carry.state, data), done.traffic)
+            return carry, (judge(carry.state, data, (block + 1) * every), done.traffic)
 
         _, (values_after, traffic) = jax.lax.scan(stretch, start, jnp.arange(rounds // every))
-        before = judge(start.state, data)
+        before = judge(start.state, data, jnp.zeros((), int))
         joined = jax.tree.map(lambda b, a: jnp.concatenate([b[None], a]), before, values_after)
         return joined, jax.tree.map(lambda a: a.reshape(rounds, *a.shape[2:]), traffic)
 

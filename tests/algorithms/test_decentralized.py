@@ -563,7 +563,7 @@ def test_accuracies_of_local_and_mean_models():
         problem = fm.problems.personalized_training(fm.models.Logistic(3), clients, 3, 0.1, Network.ring(4))
         result = fm.run(problem, clients, fm.LocalNN(0.3, 0.1, local_steps=5, batch_size=6), rounds=10)
         local = fm.metrics.NodeAccuracy()
-        each = np.asarray(local.each(problem, clients, result.state))
+        each = np.asarray(local.values(problem, clients, result.state))
         for k in range(4):
             x = jax.tree.map(lambda a, k=k: a[k], result.x)
             guess = np.argmax(problem.predict(x, clients[k]["inputs"]), axis=-1)

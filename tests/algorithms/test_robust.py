@@ -466,7 +466,8 @@ def test_problems_say_what_is_wrong(task):
 def test_weights_history_and_spread(task):
     result = go(task, fm.AFL(0.05, 0.3), metrics=fm.metrics.ClientWeights(each=True), eval_every=1)
     same(result.history["w/entropy"][0], 1.0)
-    w = np.array([result.history[f"w/{i}"] for i in range(N)])
+    w = result.vectors["w/each"].T
+    assert w.shape[0] == N
     same(w[:, -1], result.w)
     share = w[:, -1][w[:, -1] > 0]
     same(result.history["w/entropy"][-1], -np.sum(share * np.log(share)) / np.log(N))

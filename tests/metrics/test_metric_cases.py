@@ -24,7 +24,7 @@ def test_the_error_of_a_regression_with_several_outputs_is_over_all_of_them(x64)
     labels = np.array([[1.0, 0.0], [3.0, 1.0], [2.0, 6.0]])
     clients = fm.ClientData.from_owner({"inputs": inputs, "labels": labels}, np.array([0, 1, 1]))
     problem = fm.MinimaxProblem(lambda x, y, batch: x + y, 1.0, 0.0, predict=lambda x, inputs: inputs * x)
-    each = metrics.ClientError().each(problem, clients, problem.start)
+    each = metrics.ClientError().values(problem, clients, problem.start)
     np.testing.assert_allclose(each, [np.sqrt(4 / 2), np.sqrt((9 / 2 + 16 / 2) / 2)])
     assert jnp.shape(each) == (2,)
 

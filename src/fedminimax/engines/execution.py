@@ -74,8 +74,13 @@ class Execution(ABC):
         """Go on from there."""
 
     @abstractmethod
-    def evaluate(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
-        """Return every number of every metric at the state."""
+    def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Return every number of every metric at the state, or an array where a metric returns one.
+
+        Args:
+            metrics: the metrics, by name.
+            costs: what the run has cost so far, for metrics that look at it.
+        """
 
     def close(self) -> None:  # noqa: B027  (most engines have nothing to let go of)
         """Let go of what the run holds. Snapshots that were taken stay as they are."""

@@ -18,7 +18,7 @@ import numpy as np
 from fedminimax import players, wire
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData, ClientSource
-from fedminimax.engines.evaluation import Judge
+from fedminimax.engines.evaluation import Gatherer, own_parts
 from fedminimax.engines.execution import Execution, Progress, Snapshot
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
@@ -29,6 +29,7 @@ from fedminimax.federation.cohort import ClientFunction, Clients, Cohort, Condit
 from fedminimax.federation.guard import Guard, finite
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
+from fedminimax.metrics.parts import Context, Roll
 from fedminimax.network import Network
 from fedminimax.players import Count, Tree
 from fedminimax.problems.robust import Problem
@@ -45,10 +46,13 @@ class Worker:
         self._problem, self._algorithm = problem, algorithm
         self._notes: dict[str, Tree] = {}
         self._round = -1
+        self.held_out: dict[int, ClientData] = {}
 
     def handle(self, request: bytes) -> bytes:
-        """Run the program that the request names, and return its reply."""
+        """Run the program that the request names, or take a part in metrics, and return the reply."""
         ask = wire.decode(request)
+        if "parts" in ask:
+            return wire.encode(own_parts(self._problem, self.id, self.data, self.held_out, ask["parts"]))
         if ask["round"] != self._round:
             self._notes, self._round = {}, ask["round"]
         run = _program(self._problem, ask["function"])
@@ -82,13 +86,14 @@ class IsolatedExecution(Execution):
         seed: int,
         trace: Trace | None,
         start: Snapshot | None,
+        data_on_server: bool = True,
     ):
         self.problem, self.conditions, self.trace = problem, conditions, trace
         self._algorithm, self._clients, self._key = algorithm, clients, keys.root(seed)
         self._weights = jnp.asarray(problem.client_weights(clients), float)
         own = algorithm.init_client(problem)
         self.workers = [Worker(i, clients.only(i), problem, algorithm, own) for i in range(clients.count)]
-        self._judge = Judge(problem, clients)
+        self._gatherer = Gatherer(problem, clients if data_on_server else Roll.of(clients), self._ask, self._give)
         self.round, self.messages = 0, []
         self._state: Tree = None
         if start is None:
@@ -134,14 +139,29 @@ class IsolatedExecution(Execution):
         for i, worker in enumerate(self.workers):
             worker.state = jax.tree.map(lambda a, like, i=i: np.asarray(a, jnp.result_type(like))[i], own, worker.state)
 
-    def evaluate(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
-        """Return every number of every metric at the state."""
-        return self._judge(metrics, self._state)
+    def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Return every number of every metric at the state: from the workers' parts, or on all data where there are none."""
+        return self._gatherer(metrics, self._state, Context.at(self.round, costs))
+
+    def _ask(self, client: int, request: bytes) -> bytes:
+        return self.workers[client].handle(request)
+
+    def _give(self, client: int, number: int, share: ClientData) -> None:
+        self.workers[client].held_out[number] = share
 
 
 @dataclass(frozen=True)
 class Isolated:
-    """The engine in which every client is a worker that has its own data only, and every exchange is bytes."""
+    """The engine in which every client is a worker that has its own data only, and every exchange is bytes.
+
+    Metrics are exchanges too, where they have parts: a worker is sent a metric's name and settings, and replies with its part.
+
+    Args:
+        data_on_server: whether metrics that need all clients' data in one place (``needs = "together"``) have it, which they can
+            in one process. False: they are refused, as they must be where the server has no data.
+    """
+
+    data_on_server: bool = True
 
     def open(
         self,
@@ -155,7 +175,7 @@ class Isolated:
         start: Snapshot | None = None,
     ) -> IsolatedExecution:
         """Begin a run (see :class:`~fedminimax.engines.execution.Engine`)."""
-        return IsolatedExecution(problem, clients, algorithm, conditions, seed, trace, start)
+        return IsolatedExecution(problem, clients, algorithm, conditions, seed, trace, start, self.data_on_server)
 
 
 @functools.lru_cache(maxsize=64)

@@ -33,6 +33,7 @@ from fedminimax.federation.cohort import ClientFunction, Clients, Cohort, Condit
 from fedminimax.federation.guard import Guard, finite
 from fedminimax.federation.trace import Asked, Trace
 from fedminimax.metrics.base import Metric
+from fedminimax.metrics.parts import Context
 from fedminimax.network import Network
 from fedminimax.players import Array, Count, Tree
 from fedminimax.problems.base import CHUNK
@@ -343,11 +344,11 @@ class Simulation(Execution):
         own = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), own, self._carry.client_states)
         self._carry = self._carry._replace(client_states=self._program.everywhere(own))
 
-    def evaluate(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
-        """Return every number of every metric at the state."""
+    def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Return every number of every metric at the state, each taken on all data at once."""
         if self._judge is None:
             self._judge = Judge(self._program.problem, self._data.clients)
-        return self._judge(metrics, self._carry.state)
+        return self._judge(metrics, self._carry.state, Context.at(self.round, costs))
 
 
 @dataclass(frozen=True)

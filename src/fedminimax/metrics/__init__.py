@@ -1,9 +1,11 @@
 """What to measure: optimality (stationarity, gaps, distances), quality (loss and accuracy over all clients and classes, the
 area under the ROC curve), robustness (the worst perturbation) and generated images (the Inception score).
 
-A metric is any function ``metric(problem, clients, state)`` that returns a number or a dict of numbers, in JAX. Those here are
-small dataclasses, so that the data they carry is passed to the compiled program and not built into it. All are taken over
-*all* clients, never over a sampled cohort. Those that can be good or bad say which way is ``better``.
+A metric is any function ``metric(problem, clients, state)`` that returns a number, an array (one number for each client) or a
+dict of these, in JAX; one with a fourth argument ``context`` is also told the round and the costs. Those here are small
+dataclasses, so that the data they carry is passed to the compiled program and not built into it. All are taken over *all*
+clients, never over a sampled cohort. Those that can be good or bad say which way is ``better``; what they need to be evaluated,
+clients' parts or all data in one place, is what they say in ``needs`` (see :mod:`fedminimax.metrics.parts`).
 """
 
 from fedminimax import players
@@ -36,6 +38,7 @@ from fedminimax.metrics.optimality import (
     Value,
     WorstCase,
 )
+from fedminimax.metrics.parts import METRICS, PARTS, STATE, TOGETHER, Context, Part, Whose, metric_class
 from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, PersonalizedGap, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
@@ -51,7 +54,11 @@ __all__ = [
     "AUC",
     "HIGHER",
     "LOWER",
+    "METRICS",
+    "PARTS",
     "PGD",
+    "STATE",
+    "TOGETHER",
     "ClassAccuracy",
     "ClassLoss",
     "Classifier",
@@ -60,6 +67,7 @@ __all__ = [
     "ClientLoss",
     "ClientWeights",
     "Consensus",
+    "Context",
     "Distance",
     "DualityGap",
     "GlobalAccuracy",
@@ -69,6 +77,7 @@ __all__ = [
     "MoreauGradient",
     "NodeAccuracy",
     "On",
+    "Part",
     "PersonalizedGap",
     "Phi",
     "PlainAscent",
@@ -77,12 +86,14 @@ __all__ = [
     "RobustLoss",
     "Stationarity",
     "Value",
+    "Whose",
     "WorstCase",
     "auc_score",
     "direction",
     "evaluate",
     "gradient",
     "maximize_y",
+    "metric_class",
     "minimize_x",
     "named",
     "objective",

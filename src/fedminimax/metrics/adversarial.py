@@ -6,7 +6,7 @@ resistant to adversarial attacks", ICLR 2018.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from fedminimax import checks, players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import HIGHER, LOWER, correct, examples_of, maximize_y, metric_class, objective, value_and_grad_y
+from fedminimax.metrics.parts import STATE, TOGETHER
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.robust import Problem
@@ -49,6 +50,7 @@ class RobustLoss:
     examples: int | None = field(default=None, metadata={"static": True})
     name = "robust"
     better = UNDER_ATTACK
+    needs = property(lambda self: _needs(self.data))
 
     def __post_init__(self) -> None:
         _at_least_one("RobustLoss", max_steps=self.max_steps, examples=self.examples)
@@ -92,6 +94,7 @@ class PGD:
     seed: int = field(default=0, metadata={"static": True})
     name = "pgd"
     better = UNDER_ATTACK
+    needs = property(lambda self: _needs(self.data))
 
     def __post_init__(self) -> None:
         _at_least_one("PGD", steps=self.steps, examples=self.examples)
@@ -147,6 +150,7 @@ class PlainAscent:
     examples: int | None = field(default=None, metadata={"static": True})
     name = "ascent"
     better = UNDER_ATTACK
+    needs = property(lambda self: _needs(self.data))
 
     def __post_init__(self) -> None:
         _at_least_one("PlainAscent", steps=self.steps, examples=self.examples)
@@ -224,6 +228,11 @@ def _target(metric: str, problem: Problem, clients: ClientData, data: Any, examp
         1,
     )
     return _Target(problem, few, share / jnp.sum(share))
+
+
+def _needs(data: Any) -> str:
+    """Held-out arrays are the server's own; an ascent over clients' examples needs all of them in one place."""
+    return STATE if isinstance(data, Mapping) else TOGETHER
 
 
 def _climber(

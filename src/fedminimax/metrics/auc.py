@@ -7,6 +7,7 @@ Mann and Whitney over the number of pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import HIGHER, LOWER, examples_of, metric_class, predictions
+from fedminimax.metrics.parts import PARTS, STATE, TOGETHER, Part, Whose
+from fedminimax.players import Point
 from fedminimax.problems.examples import check_signs
 from fedminimax.problems.robust import Problem
 
@@ -28,8 +31,9 @@ AREA = {"": HIGHER, "auc": HIGHER, "auc_error": LOWER}
 class AUC:
     r"""The area under the ROC curve of the scores of all clients' examples together; ties count one half.
 
-    A client sends the scores and labels of its examples, never the examples; with ``bins`` two histograms of its scores, of
-    positive and of negative examples. From the sums of these, with shares p_b and n_b of all positives and negatives in bin b,
+    Without ``bins`` the scores of all examples are needed in one place. With them a client sends two histograms of its scores,
+    of positive and of negative examples. From the sums of these, with shares p_b and n_b of all positives and negatives in
+    bin b,
 
     .. math:: \mathrm{auc} = \sum_b p_b \Bigl(\sum_{a<b} n_a + \tfrac12 n_b\Bigr), \qquad
               |\mathrm{AUC} - \mathrm{auc}| \le \tfrac12 \sum_b p_b n_b = \mathrm{auc\_error},
@@ -52,6 +56,7 @@ class AUC:
     high: float = field(default=1.0, metadata={"static": True})
     name = "auc"
     better = AREA
+    with_parts = "AUC(bins=...)"
 
     def __post_init__(self) -> None:
         if self.bins is not None and self.bins < 1:
@@ -68,20 +73,48 @@ class AUC:
         labels = data["labels"]
         if not isinstance(labels, jax.core.Tracer):
             _both_kinds(check_signs(np.reshape(labels, -1)))
-        positive = (jnp.asarray(labels) > 0).reshape(-1)
-        scores = predictions(problem, state.x, data)
-        if scores.shape not in ((positive.size,), (positive.size, 1)):
-            raise InputError(
-                f"AUC needs one score for each example, but {problem.name}'s `predict` returns {scores.shape} for "
-                f"{positive.size}: return the positive class's score, such as jax.nn.softmax(scores)[:, 1]."
-            )
-        scores = scores.reshape(-1)
+        scores, positive = _scores(problem, state.x, data)
         if self.bins is None:
             return _exact(scores, positive)
         positives, negatives = _histograms(scores, positive, self.bins, self.low, self.high)
-        auc, error = _from_histograms(positives, negatives, positive.size)
-        broken = jnp.isnan(scores).any()
-        return {"auc": jnp.where(broken, jnp.nan, auc), "auc_error": jnp.where(broken, jnp.nan, error)}
+        return _estimate(positives, negatives, positive.size, jnp.isnan(scores).any())
+
+    @property
+    def needs(self) -> str:
+        """Held-out arrays are the server's own; of clients' examples it is enough to have histograms."""
+        return STATE if isinstance(self.data, Mapping) else TOGETHER if self.bins is None else PARTS
+
+    def told(self, problem: Problem, clients: Any, state: Any, client: int) -> Point:
+        """Return the model."""
+        return Point(state.x, None)
+
+    def part(self, problem: Problem, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return a client's histograms, and how many of its scores are not a number."""
+        assert self.bins is not None
+        scores, positive = _scores(problem, told.x, examples_of(data, self.data))
+        positives, negatives = _histograms(scores, positive, self.bins, self.low, self.high)
+        return Part(sum={"positives": positives, "negatives": negatives, "broken": jnp.isnan(scores).sum()})
+
+    def whole(self, problem: Problem, clients: Any, part: Part, state: Any) -> dict[str, jax.Array]:
+        """Return the estimate and its greatest error."""
+        return _estimate(part.sum["positives"], part.sum["negatives"], clients.total, part.sum["broken"] > 0)
+
+
+def _scores(problem: Problem, x: Any, data: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the score of each example, and whether it is positive."""
+    positive = (jnp.asarray(data["labels"]) > 0).reshape(-1)
+    scores = predictions(problem, x, data)
+    if scores.shape not in ((positive.size,), (positive.size, 1)):
+        raise InputError(
+            f"AUC needs one score for each example, but {problem.name}'s `predict` returns {scores.shape} for "
+            f"{positive.size}: return the positive class's score, such as jax.nn.softmax(scores)[:, 1]."
+        )
+    return scores.reshape(-1), positive
+
+
+def _estimate(positives: jax.Array, negatives: jax.Array, total: int, broken: jax.Array) -> dict[str, jax.Array]:
+    auc, error = _from_histograms(positives, negatives, total)
+    return {"auc": jnp.where(broken, jnp.nan, auc), "auc_error": jnp.where(broken, jnp.nan, error)}
 
 
 def auc_score(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, dataclass_transform
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,23 +13,18 @@ import numpy as np
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
+from fedminimax.metrics.parts import TOGETHER, Context, Part, Roll, Whose, in_context, metric_class, told
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import over_all
-from fedminimax.problems.robust import Problem
+from fedminimax.problems.robust import Problem, RobustProblem
 
-_T = TypeVar("_T")
-Metric = Callable[[Any, ClientData, Any], Any]
+Metric = Callable[..., Any]
+"""A function of (problem, clients, state), and of ``context`` where it has an argument of that name."""
 
 LOWER, HIGHER = "lower", "higher"
 """Which way a number is better."""
 BATCH = 500
 """How many examples go through a model at once."""
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def metric_class(cls: type[_T]) -> type[_T]:
-    """Make a class a metric: a frozen dataclass whose data is an argument of the compiled program."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
 
 
 def named(metrics: Iterable[Metric] | Mapping[str, Metric] | Metric) -> dict[str, Metric]:
@@ -47,11 +42,13 @@ def named(metrics: Iterable[Metric] | Mapping[str, Metric] | Metric) -> dict[str
     return found
 
 
-def evaluate(metrics: Mapping[str, Metric], problem: Problem, clients: ClientData, state: Any) -> dict[str, Any]:
-    """Return every number of every metric; those of a dict are called "metric/number"."""
+def evaluate(
+    metrics: Mapping[str, Metric], problem: Problem, clients: ClientData, state: Any, context: Context | None = None
+) -> dict[str, Any]:
+    """Return every number, or array, of every metric; those of a dict are called "metric/number"."""
     flat: dict[str, Any] = {}
     for name, metric in metrics.items():
-        value = metric(problem, clients, state)
+        value = in_context(metric, problem, clients, state, context=context)
         flat |= {f"{name}/{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     return flat
 
@@ -91,6 +88,28 @@ def gradient(problem: Problem, clients: ClientData, z: Point) -> Point:
     problem, clients = problem.shared(clients)
     both = lambda total: jax.grad(total, argnums=(0, 1))
     return Point(*over_all(problem.loss, z, clients, problem.client_weights(clients), both))
+
+
+def own_form(problem: Problem, data: ClientData, whose: Whose) -> tuple[Any, ClientData, jax.Array]:
+    """Return the problem with a shared y as one client has it: the problem, its own data, and its weight, [1]."""
+    if not isinstance(problem, RobustProblem):
+        return *problem.shared(data), jnp.asarray(whose.weight)[None]
+    count, data = problem.clients, data.numbered()
+    shared, _ = problem.shared(Roll(np.ones(count, np.int32), count))  # type: ignore[arg-type]
+    number = jnp.full(data.total, whose.id, jnp.int32)  # among all clients, where the data alone are the first
+    return shared, replace(data, fields={**data.fields, ClientData.NUMBER: number}), jnp.full(1, 1.0 / count)
+
+
+def own_objective(problem: Problem, data: ClientData, z: Point, whose: Whose) -> jax.Array:
+    """Return a client's summand of F(x, y): p_i f_i(x, y), or w_i f_i(x) - psi(w) / N."""
+    problem, data, weight = own_form(problem, data, whose)
+    return over_all(problem.loss, z, data, weight)
+
+
+def own_gradient(problem: Problem, data: ClientData, z: Point, whose: Whose) -> Point:
+    """Return a client's summand of the gradient of F."""
+    problem, data, weight = own_form(problem, data, whose)
+    return Point(*over_all(problem.loss, z, data, weight, lambda total: jax.grad(total, argnums=(0, 1))))
 
 
 def maximize_y(
@@ -247,6 +266,23 @@ class On:
         """Which way the metric's numbers are better."""
         return getattr(self.metric, "better", None)
 
-    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> Any:
+    @property
+    def needs(self) -> str:
+        """What the metric needs."""
+        return str(getattr(self.metric, "needs", TOGETHER))
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any, context: Context | None = None) -> Any:
         """Return what the metric returns there."""
-        return self.metric(problem, self.clients, state)
+        return in_context(self.metric, problem, self.clients, state, context=context)
+
+    def told(self, problem: Problem, clients: Any, state: Any, client: int) -> Tree:
+        """Return what the metric tells a client."""
+        return told(self.metric, problem, clients, state, client)
+
+    def part(self, problem: Problem, data: ClientData, told: Tree, whose: Whose) -> Part:
+        """Return the metric's part, on the client's share of these data."""
+        return self.metric.part(problem, self.clients, told, whose)
+
+    def whole(self, problem: Problem, clients: Any, part: Part, state: Any, context: Context | None = None) -> Any:
+        """Return what the metric makes of the parts."""
+        return in_context(self.metric.whole, problem, clients, part, state, context=context)

@@ -24,6 +24,7 @@ from fedminimax.data.datasets import Arrays, Dataset, folder_of, load
 from fedminimax.errors import InputError
 from fedminimax.metrics import base
 from fedminimax.metrics.base import HIGHER, in_batches, metric_class
+from fedminimax.metrics.parts import STATE
 from fedminimax.players import Tree
 from fedminimax.problems.examples import check_outputs, weights_at_start
 from fedminimax.problems.robust import Problem
@@ -73,6 +74,7 @@ class InceptionScore:
     splits: int = field(default=10, metadata={"static": True})
     seed: int = field(default=0, metadata={"static": True})
     name = "inception"
+    needs = STATE
     better = SCORE
 
     def __post_init__(self) -> None:

@@ -11,7 +11,18 @@ import jax.numpy as jnp
 from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
-from fedminimax.metrics.base import LOWER, gradient, maximize_y, metric_class, minimize_x, objective, point
+from fedminimax.metrics.base import (
+    LOWER,
+    gradient,
+    maximize_y,
+    metric_class,
+    minimize_x,
+    objective,
+    own_gradient,
+    own_objective,
+    point,
+)
+from fedminimax.metrics.parts import PARTS, STATE, TOGETHER, Part, Whose
 from fedminimax.metrics.proximal import proximal_point
 from fedminimax.players import Point
 from fedminimax.problems.robust import Problem, RobustProblem
@@ -22,27 +33,66 @@ class Value:
     """The objective F(x, y)."""
 
     name = "value"
+    needs = PARTS
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return F(x, y)."""
         return objective(problem, clients, point(problem, clients, state))
 
+    def told(self, problem: Problem, clients: ClientData, state: Any, client: int) -> Point:
+        """Return (x, y)."""
+        return point(problem, clients, state)
+
+    def part(self, problem: Problem, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return a client's summand."""
+        return Part(sum=own_objective(problem, data, told, whose))
+
+    def whole(self, problem: Problem, clients: Any, part: Part, state: Any) -> jax.Array:
+        """Return the sum."""
+        return part.sum
+
+
+class _OfGradient:
+    """What is made of (grad_x F, grad_y F), the sum of the clients' gradients."""
+
+    needs = PARTS
+
+    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return the numbers."""
+        z = point(problem, clients, state)
+        return self.of(problem, z, gradient(problem, clients, z))
+
+    def told(self, problem: Problem, clients: ClientData, state: Any, client: int) -> Point:
+        """Return (x, y)."""
+        return point(problem, clients, state)
+
+    def part(self, problem: Problem, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return a client's summand of the gradient."""
+        return Part(sum=own_gradient(problem, data, told, whose))
+
+    def whole(self, problem: Problem, clients: Any, part: Part, state: Any) -> dict[str, jax.Array]:
+        """Return the numbers."""
+        return self.of(problem, point(problem, clients, state), part.sum)
+
+    def of(self, problem: Problem, z: Point, g: Point) -> dict[str, jax.Array]:
+        """Return the numbers at z, where the gradient is g."""
+        raise NotImplementedError
+
 
 @metric_class
-class GradientNorms:
+class GradientNorms(_OfGradient):
     """||grad_x F|| and ||grad_y F||."""
 
     name = "grad"
     better = LOWER
 
-    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def of(self, problem: Problem, z: Point, g: Point) -> dict[str, jax.Array]:
         """Return both norms."""
-        g = gradient(problem, clients, point(problem, clients, state))
         return {"x": players.norm(g.x), "y": players.norm(g.y)}
 
 
 @metric_class
-class Stationarity:
+class Stationarity(_OfGradient):
     """The stationarity of f (Shen et al., AISTATS 2024, Definition 2.1): ||grad_x f|| and l ||P_Y(y + grad_y f / l) - y||.
 
     Args:
@@ -53,10 +103,9 @@ class Stationarity:
     name = "stationarity"
     better = LOWER
 
-    def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+    def of(self, problem: Problem, z: Point, g: Point) -> dict[str, jax.Array]:
         """Return both measures."""
-        z, step = point(problem, clients, state), 1.0 / self.smoothness
-        g = gradient(problem, clients, z)
+        step = 1.0 / self.smoothness
         moved = problem.project(Point(players.add(z.x, g.x, -step), players.add(z.y, g.y, step)))
         # Without a constraint on x the first is ||grad_x f||, as the definition has it.
         return {
@@ -75,6 +124,7 @@ class Phi:
     tol: float = field(default=1e-6, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "phi"
+    needs = TOGETHER
     better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
@@ -92,14 +142,29 @@ class WorstCase:
 
     name = "worst_case"
     better = LOWER
+    needs = PARTS
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
         """Return the value at the exact maximiser."""
+        return self._of(problem, self._robust(problem).losses(state.x, clients))
+
+    def part(self, problem: Problem, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return a client's loss."""
+        return Part(each=self._robust(problem).losses(told.x, data)[0])
+
+    def whole(self, problem: Problem, clients: Any, part: Part, state: Any) -> jax.Array:
+        """Return the value at the exact maximiser."""
+        return self._of(problem, part.each)
+
+    def _of(self, problem: Problem, losses: jax.Array) -> jax.Array:
+        penalty = self._robust(problem).penalty
+        w = penalty.maximize(losses)
+        return losses @ w - penalty.value(w)
+
+    def _robust(self, problem: Problem) -> RobustProblem:
         if not isinstance(problem, RobustProblem):
             raise InputError(f"WorstCase is for a RobustProblem: use Phi for {problem.name}.")
-        losses = problem.losses(state.x, clients)
-        w = problem.penalty.maximize(losses)
-        return losses @ w - problem.penalty.value(w)
+        return problem
 
 
 @metric_class
@@ -128,6 +193,7 @@ class MoreauGradient:
     tol: float | None = field(default=None, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "moreau"
+    needs = TOGETHER
     better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
@@ -147,6 +213,7 @@ class DualityGap:
     tol: float = field(default=1e-6, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "gap"
+    needs = TOGETHER
     better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> jax.Array:
@@ -167,6 +234,7 @@ class Distance:
 
     solution: Any
     name = "distance"
+    needs = STATE
     better = LOWER
 
     def __call__(self, problem: Problem, clients: ClientData, state: Any) -> dict[str, jax.Array]:

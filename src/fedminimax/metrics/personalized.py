@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedminimax import players
 from fedminimax.data.clients import ClientData
 from fedminimax.errors import InputError
 from fedminimax.metrics.base import HIGHER, LOWER, ascend, correct, examples_of, metric_class
+from fedminimax.metrics.parts import PARTS, STATE, TOGETHER, Part, Whose
 from fedminimax.players import Point
 from fedminimax.problems.base import Span, group_mean, per_example
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -23,6 +25,10 @@ def _personal(problem: Any, metric: str) -> PersonalizedProblem:
     return problem
 
 
+def _own_row(state: Any, node: int) -> Point:
+    return jax.tree.map(lambda a: a[node], Point(state.x, state.y))
+
+
 @metric_class
 class Residual:
     """How far the optimality system is from holding: ||Z - P(Z - grad F(Z))|| over all nodes, with F's coupled gradient.
@@ -32,6 +38,7 @@ class Residual:
 
     name = "residual"
     better = LOWER
+    needs = PARTS
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the norm."""
@@ -45,6 +52,26 @@ class Residual:
             return problem.project(Point(players.add(here.x, g.x, -1.0), players.add(here.y, g.y)))
 
         moved = jax.lax.map(step, (jnp.arange(clients.count), z, problem.network.product(z)))
+        return players.norm(players.sub(moved, z))
+
+    def told(self, problem: Any, clients: Any, state: Any, client: int) -> Point:
+        """Return the node's own players."""
+        return _own_row(state, client)
+
+    def part(self, problem: Any, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return the gradient of a node's own loss."""
+        return Part(each=_personal(problem, "Residual").grad(told.x, told.y, Span(data, data.starts[0], data.sizes[0])))
+
+    def whole(self, problem: Any, clients: Any, part: Part, state: Any) -> jax.Array:
+        """Return the norm."""
+        z = Point(state.x, state.y)
+
+        def step(row: Any) -> Point:
+            own, here, mixed = row
+            g = problem.coupled(own, mixed)
+            return problem.project(Point(players.add(here.x, g.x, -1.0), players.add(here.y, g.y)))
+
+        moved = jax.lax.map(step, (part.each, z, problem.network.product(z)))
         return players.norm(players.sub(moved, z))
 
 
@@ -63,6 +90,7 @@ class PersonalizedGap:
     tol: float = field(default=1e-8, metadata={"static": True})
     max_steps: int = field(default=2000, metadata={"static": True})
     name = "gap"
+    needs = TOGETHER
     better = LOWER
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
@@ -101,6 +129,7 @@ class Consensus:
     """How far nodes are from agreeing: the root mean square over nodes of ||x_m - x-bar||, and of ||y_m - y-bar||."""
 
     name = "consensus"
+    needs = STATE
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> dict[str, jax.Array]:
         """Return both distances."""
@@ -119,13 +148,16 @@ class NodeAccuracy:
 
     Args:
         clients: held-out :class:`ClientData`, one client for each node; by default the training data.
+        each: also every node's accuracy, "node_accuracy/each": one array [M].
     """
 
     clients: Any = None
+    each: bool = field(default=False, metadata={"static": True})
     name = "node_accuracy"
     better = HIGHER
+    needs = PARTS
 
-    def each(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
+    def values(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy on each node, [M]."""
         problem = _personal(problem, "NodeAccuracy")
         data = clients if self.clients is None else self.clients
@@ -146,9 +178,24 @@ class NodeAccuracy:
         return group_mean(per_example(one, fields, data.total), owners, data.count)
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> dict[str, jax.Array]:
-        """Return mean and worst."""
-        values = self.each(problem, clients, state)
-        return {"mean": jnp.mean(values), "worst": jnp.min(values)}
+        """Return mean and worst, and with ``each`` all."""
+        return self._of(self.values(problem, clients, state))
+
+    def told(self, problem: Any, clients: Any, state: Any, client: int) -> Point:
+        """Return the node's own model."""
+        return Point(_own_row(state, client).x, None)
+
+    def part(self, problem: Any, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return a node's accuracy."""
+        row = jax.tree.map(lambda a: jnp.asarray(a)[None], told)
+        return Part(each=self.values(problem, data, row)[0])
+
+    def whole(self, problem: Any, clients: Any, part: Part, state: Any) -> dict[str, jax.Array]:
+        """Return mean and worst, and with ``each`` all."""
+        return self._of(part.each)
+
+    def _of(self, values: jax.Array) -> dict[str, jax.Array]:
+        return {"mean": jnp.mean(values), "worst": jnp.min(values)} | ({"each": values} if self.each else {})
 
 
 @metric_class
@@ -165,6 +212,24 @@ class GlobalAccuracy:
 
     def __call__(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy."""
-        problem = _personal(problem, "GlobalAccuracy")
-        mean = jax.tree.map(lambda a: a.mean(axis=0), state.x)
-        return jnp.mean(correct(problem, mean, examples_of(clients, self.data)))
+        _personal(problem, "GlobalAccuracy")
+        return jnp.mean(correct(problem, self.told(problem, clients, state, 0).x, examples_of(clients, self.data)))
+
+    @property
+    def needs(self) -> str:
+        """Held-out arrays are nobody's; examples of nodes stay with them."""
+        return STATE if isinstance(self.data, Mapping) else PARTS
+
+    def told(self, problem: Any, clients: Any, state: Any, client: int) -> Point:
+        """Return the averaged model."""
+        return Point(jax.tree.map(lambda a: a.mean(axis=0), state.x), None)
+
+    def part(self, problem: Any, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return how many of a node's examples the averaged model gets right."""
+        _personal(problem, "GlobalAccuracy")
+        right = correct(problem, told.x, examples_of(data, self.data))
+        return Part(sum={"right": jnp.sum(right), "count": right.size})
+
+    def whole(self, problem: Any, clients: Any, part: Part, state: Any) -> jax.Array:
+        """Return the share of all examples."""
+        return part.sum["right"] / part.sum["count"]

@@ -209,7 +209,7 @@ def client_weights(weights: Any, clients: ClientSource) -> Any:
         return np.full(clients.count, 1.0 / clients.count)
     if isinstance(weights, str):  # "size"; inside a compiled program the sizes are traced
         sizes = clients.sizes if isinstance(clients.sizes, jax.core.Tracer) else np.asarray(clients.sizes)
-        return sizes / clients.total
+        return sizes.astype(float) / clients.total  # JAX divides 32-bit integers to 32-bit floats
     p = np.asarray(weights, float)
     if p.shape != (clients.count,):
         raise InputError(f"weights have shape {p.shape}, but there are {clients.count} clients: give one number each.")
