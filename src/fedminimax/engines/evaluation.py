@@ -95,7 +95,7 @@ class Gatherer:
     def __init__(
         self,
         problem: Problem,
-        clients: ClientData | Roll,
+        clients: ClientSource | Roll,
         ask: Callable[[int, bytes], bytes],
         give: Callable[[int, int, ClientData], None],
     ):
