@@ -4,6 +4,7 @@ import os
 from importlib.metadata import version
 
 os.environ.setdefault("FEDMINIMAX_DEVICES", "2")
+os.environ.setdefault("FEDMINIMAX_CACHE", "off")  # what a test compiles is no other's business
 
 # Tests compile hundreds of small programs and run each for an instant. This emitter makes faster code and takes three times as
 # long. The flag is for XLA's developers, and one that a version does not know ends the process: so only where it was tried.

@@ -45,12 +45,14 @@ def demo_command(
     seed: Annotated[int, typer.Option(help="The seed of the split, the model and all sampling.")] = 0,
 ) -> None:
     """Train a fair image classifier on ten unlike clients: FESS-GDA against Local SGDA."""
+    from fedminimax.cache import keep_programs
     from fedminimax.commands.demo import demo
 
     if rounds < 5:
         raise InputError(f"--rounds is {rounds}, but the demonstration needs at least 5.")
     if out.exists() and not out.is_dir():
         raise InputError(f"--out is {out}, which is a file: give a folder.")
+    keep_programs()
     demo(out, data, rounds, seed)
 
 
@@ -80,6 +82,7 @@ def fair_command(
     out: Annotated[Path, typer.Option(help="Where to write the tables and figures.")] = Path("fedminimax-fair"),
 ) -> None:
     """Train models that are fair to the worst client, by several methods, on your table or on a data set."""
+    from fedminimax.cache import keep_programs
     from fedminimax.commands.fair import Request, fair
 
     if out.exists() and not out.is_dir():
@@ -104,6 +107,7 @@ def fair_command(
         seeds=seeds,
         seed=seed,
     )
+    keep_programs()
     fair(request, out)
 
 
@@ -125,6 +129,7 @@ def check_command(
     """Run the contract suite on a method of your own, with a verdict on each of its claims."""
     from rich.console import Console
 
+    from fedminimax.cache import keep_programs
     from fedminimax.testing import Verdict, check_method
 
     console = Console()
@@ -133,6 +138,7 @@ def check_command(
         mark = "[green]holds[/green]" if verdict.passed else "[bold red]FAILS[/bold red]"
         console.print(f"{mark} {verdict.name.replace('_', ' ')} [dim]({verdict.seconds:.0f} s)[/dim]", highlight=False)
 
+    keep_programs()
     report = check_method(_method(name, set_), only=only or None, raises=False, tell=tell)
     for verdict in (v for v in report.verdicts if not v.passed):
         console.print(f"\n[bold]{verdict.name.replace('_', ' ')}[/bold]", highlight=False)

@@ -42,6 +42,7 @@ from fedminimax.algorithms import (
     Weighted,
     local_solver,
 )
+from fedminimax.cache import keep_if_asked
 from fedminimax.compare import Curves, compare
 from fedminimax.data import ClientData, GeneratedClients
 from fedminimax.engines.execution import Snapshot
@@ -62,6 +63,8 @@ from fedminimax.run import run
 from fedminimax.schedules import Piecewise, PowerDecay
 from fedminimax.steps import ClientSteps, UniformSteps
 from fedminimax.sweep import Sweep, sweep
+
+keep_if_asked()  # before anything is compiled
 
 __all__ = [
     "AFL",
