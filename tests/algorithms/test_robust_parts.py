@@ -1,12 +1,9 @@
 """What the methods for weights on clients share, and what they do by default."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from roster import CLASSES
 
 import fedminimax as fm
 from fedminimax.algorithms.robust import LossReport, heard
@@ -25,20 +22,6 @@ def test_a_client_that_was_not_heard_counts_for_nothing(x64):
     nobody = heard(SimpleNamespace(ids=ids, accepted=~accepted & False, scatter=lambda count: LossReport(placed)), 5)
     assert not bool(nobody.anybody)
     np.testing.assert_array_equal(nobody.weights(w, ids), 0.0)
-
-
-STEPS = {fm.AFL: 1, fm.LocalTraining: 1, fm.LocalNN: 40, fm.SlidingNN: 40}
-"""Local steps by default, where they are not ten: the original AFL, and the personalised paper's networks."""
-
-
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_by_default_everybody_takes_ten_full_steps_and_the_server_averages(kind):
-    defaults = {f.name: f.default for f in dataclasses.fields(kind)}
-    assert defaults.get("local_steps", 10) == STEPS.get(kind, 10)
-    for name in ("server_lr_x", "server_lr_y"):
-        assert defaults.get(name, 1.0) == 1.0
-    assert defaults.get("cohort_size") is None
-    assert defaults.get("batch_size") is None
 
 
 def test_delta_fl_trains_the_worse_half_by_default():
