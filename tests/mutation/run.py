@@ -127,7 +127,7 @@ class Order:
         items.sort(key=lambda item: (item.nodeid not in self.first, self.seconds.get(item.nodeid, 1.0)))
         spent = 0.0
         for i, item in enumerate(items):
-            spent += 0.0 if item.nodeid in self.first else self.seconds.get(item.nodeid, 1.0)
+            spent += 0.0 if item.nodeid in self.first else self.seconds.get(item.nodeid, 0.0)
             if spent > OTHERS:  # at worst a mutant survives that one of these would kill
                 del items[i:]
                 break
