@@ -66,7 +66,7 @@ TESTS: dict[str, list[str]] = {
     **dict.fromkeys([f"algorithms/{m}" for m in ("afl", "delta", "drfa", "fed_avg", "q_fed", "robust", "scaff")], ROBUST[:1]),
     **dict.fromkeys([f"algorithms/{m}" for m in ("decentralized", "local_extra", "sliding")], NODES),
     **dict.fromkeys([f"algorithms/{m}" for m in ("catalyst", "cd_mage", "coda", "extra")], SHARED[1:]),
-    "algorithms/": [*SHARED[:1], "tests/algorithms/test_solvers.py", "tests/algorithms/test_theory.py"],
+    "algorithms/": [*SHARED[:1], "tests/algorithms/test_solvers.py", "tests/algorithms/test_theory*.py"],
 }
 """Where the tests of a file are; of these, the test files that enter the changed function are run. What runs all methods on all
 engines (tests/algorithms/test_contract.py) compares engines with each other, not with the truth, and is left out."""
