@@ -8,7 +8,7 @@ import fedminimax as fm
 
 
 def test_fess_gdas_clients_take_the_largest_steps_that_the_conditions_allow():
-    """eta_x = 1/(1000 K l), eta_y = eta_x / 256, p = 2l; the drift terms 6144 and 3072 bound the clients' steps (appendix D)."""
+    """eta_x = 1/(1000 K l), eta_y = eta_x / 256, p = 2l; terms with 6144 and 3072 bound the clients (appendix D)."""
     L, mu, K = 2.0, 0.5, 4
     method = fm.FessGDA.from_theory(L, mu, local_steps=K)
     eta_x = 1 / (1000 * K * L)

@@ -258,7 +258,7 @@ def report() -> None:
             lines.append(f"| {file} | {size} | {len(here)} | {killed} | {count['equivalent']} | {count['survived']} |")
     killed = total["killed"] + total["out of time"]
     share = 100 * killed / max(1, killed + total["survived"])
-    lines += ["", f"Killed: {killed} of {killed + total['survived']} that are not equivalent, {share:.1f}%.", ""]
+    lines += ["", f"Killed by now: {killed} of {killed + total['survived']} that are not equivalent, {share:.1f}%.", ""]
     lines += ["| survivor | change | why it lives |", "|---|---|---|"]
     code = lambda text: "`" + (text[:70] + "..." if len(text) > 73 else text).replace("|", "\\|") + "`" if text else "nothing"
     for r in current:
