@@ -1,4 +1,6 @@
-"""Every method starts inside the sets, wherever the problem's own start lies."""
+"""Every method starts inside the sets, wherever the problem's own start lies; and what it does by default."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -32,3 +34,17 @@ def test_a_method_starts_inside_the_sets(kind):
     else:
         y = np.asarray(state.y).reshape(-1, 2)
         np.testing.assert_allclose(y, np.broadcast_to([0.15, 0.2], y.shape), rtol=1e-6)
+
+
+STEPS = {fm.AFL: 1, fm.LocalTraining: 1, fm.LocalNN: 40, fm.SlidingNN: 40}
+"""Local steps by default, where they are not ten: the original AFL, and the personalised paper's networks."""
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_by_default_everybody_takes_ten_full_steps_and_the_server_averages(kind):
+    defaults = {f.name: f.default for f in dataclasses.fields(kind)}
+    assert defaults.get("local_steps", 10) == STEPS.get(kind, 10)
+    for name in ("server_lr_x", "server_lr_y"):
+        assert defaults.get(name, 1.0) == 1.0
+    assert defaults.get("cohort_size") is None
+    assert defaults.get("batch_size") is None
