@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,15 +160,18 @@ def errors(*files):
 
 def test_mistakes_are_found_and_right_use_passes(tmp_path):
     pytest.importorskip("mypy")
-    mistakes, script, method = (tmp_path / f"{name}.py" for name in ("mistakes", "script", "method"))
+    mistakes, script, method, shown = (tmp_path / f"{name}.py" for name in ("mistakes", "script", "method", "shown"))
     mistakes.write_text(MISTAKES)
     script.write_text(SCRIPT)
     own = (PACKAGE / "algorithms" / "fess_gda.py").read_text()  # a method of the package itself, with a mistake in its round
     first = "        clients.equal_steps("
     assert own.count(first) == 1
     method.write_text(own.replace(first, f"        problem.no_such(clients.nope().meen(7))\n{first}"))
-    said = errors(mistakes, script, method)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.S)
+    shown.write_text(example)
+    said = errors(mistakes, script, method, shown)
     assert not said["script.py"]
+    assert not said["shown.py"]
     assert len(said["method.py"]) == 1
     assert all("no_such" in m or "nope" in m for m in said["method.py"].values())
     expected = {n: row.split("# WRONG: ")[1] for n, row in enumerate(MISTAKES.splitlines(), 1) if "# WRONG" in row}
