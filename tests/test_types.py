@@ -139,6 +139,9 @@ for clients in (stored, made):
     fm.compare(shared, clients, [fm.FSGDA(0.1, 0.1), fm.SAGDA(0.1, 0.1)], rounds=3)
     fm.compare(robust, clients, {"a": fm.FedAvg(0.1), "b": fm.AFL(0.1, 0.1)}, rounds=3)
 fm.run(shared.replace(name="other"), stored, fm.CDMAGEPlus.decaying(0.1, 0.1, 0.1, 0.5), rounds=3)
+task, nodes = fm.problems.quadratic(3), fm.problems.personalized_quadratic(fm.Network.ring(3), 0.1)
+fm.run(task.problem, task.clients, fm.FessGDA(0.1, 0.1), rounds=3)
+coupling = nodes.problem.replace(name="other").coupling
 bound, data = robust.bind(made)
 penalty, take = bound.penalty, data.take([0])
 """
