@@ -1,15 +1,16 @@
 """What a type checker says of methods and of users' scripts: mistakes are found, and right use passes."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mypy")
-
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "fedminimax"
 
 MISTAKES = """
 from typing import NamedTuple
@@ -138,6 +139,9 @@ for clients in (stored, made):
     fm.compare(shared, clients, [fm.FSGDA(0.1, 0.1), fm.SAGDA(0.1, 0.1)], rounds=3)
     fm.compare(robust, clients, {"a": fm.FedAvg(0.1), "b": fm.AFL(0.1, 0.1)}, rounds=3)
 fm.run(shared.replace(name="other"), stored, fm.CDMAGEPlus.decaying(0.1, 0.1, 0.1, 0.5), rounds=3)
+task, nodes = fm.problems.quadratic(3), fm.problems.personalized_quadratic(fm.Network.ring(3), 0.1)
+fm.run(task.problem, task.clients, fm.FessGDA(0.1, 0.1), rounds=3)
+coupling = nodes.problem.replace(name="other").coupling
 bound, data = robust.bind(made)
 penalty, take = bound.penalty, data.take([0])
 """
@@ -158,12 +162,48 @@ def errors(*files):
 
 
 def test_mistakes_are_found_and_right_use_passes(tmp_path):
-    mistakes, script = tmp_path / "mistakes.py", tmp_path / "script.py"
+    pytest.importorskip("mypy")
+    mistakes, script, method, shown = (tmp_path / f"{name}.py" for name in ("mistakes", "script", "method", "shown"))
     mistakes.write_text(MISTAKES)
     script.write_text(SCRIPT)
-    said = errors(mistakes, script)
+    own = (PACKAGE / "algorithms" / "fess_gda.py").read_text()  # a method of the package itself, with a mistake in its round
+    first = "        clients.equal_steps("
+    assert own.count(first) == 1
+    method.write_text(own.replace(first, f"        problem.no_such(clients.nope().meen(7))\n{first}"))
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.S)
+    shown.write_text(example)
+    said = errors(mistakes, script, method, shown)
     assert not said["script.py"]
+    assert not said["shown.py"]
+    assert len(said["method.py"]) == 1
+    assert all("no_such" in m or "nope" in m for m in said["method.py"].values())
     expected = {n: row.split("# WRONG: ")[1] for n, row in enumerate(MISTAKES.splitlines(), 1) if "# WRONG" in row}
     found = said["mistakes.py"]
     assert found.keys() == expected.keys(), found
     assert not {line: found[line] for line, name in expected.items() if f'"{name}"' not in found[line]}
+
+
+def parameters(folder):
+    """Every annotation of every function of a package: (file, function, parameter or "return", annotation)."""
+    for path in sorted((PACKAGE / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                given = node.args
+                named = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+                for name, annotation in [*((a.arg, a.annotation) for a in named), ("return", node.returns)]:
+                    yield path.name, node.name, name, annotation
+
+
+def is_any(annotation):
+    return annotation is not None and any(isinstance(n, ast.Name) and n.id == "Any" for n in ast.walk(annotation))
+
+
+def test_what_programs_are_given_has_a_type():
+    programs = {"problem", "state", "clients", "cohort", "client", "node", "nodes", "replies"}
+    loose = [where for *where, annotation in parameters("algorithms") if where[2] in programs and is_any(annotation)]
+    assert not loose
+
+
+def test_few_signatures_say_nothing():
+    loose = [where for f in ("algorithms", "engines", "federation") for *where, a in parameters(f) if is_any(a)]
+    assert len(loose) < 100, loose

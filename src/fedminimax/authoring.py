@@ -10,6 +10,7 @@ from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.algorithms.local import descent_ascent, gradient, refresh, server_step
 from fedminimax.algorithms.robust import Model, RobustMethod, Weighed
 from fedminimax.algorithms.solvers import LocalUpdates, Momentum, Plain, Proximal, Solver, Weighted, solver_of
+from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client, Reply
 from fedminimax.federation.cohort import Clients, Cohort, Replies
@@ -26,6 +27,7 @@ __all__ = [
     "Algorithm",
     "Client",
     "ClientProblem",
+    "ClientSource",
     "ClientSteps",
     "Clients",
     "Cohort",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from fedminimax.result import Result
 from fedminimax.story import Story, steps_taken
 
 SIMULATOR, ISOLATED = "simulator", "isolated"
-_ENGINES: dict[str, Any] = {SIMULATOR: Simulator, ISOLATED: Isolated}
+_ENGINES: dict[str, Callable[[], Engine]] = {SIMULATOR: Simulator, ISOLATED: Isolated}
 _CALL_SECONDS = 0.5
 
 
@@ -207,7 +207,7 @@ class _Clock:
         return self._pace
 
 
-def engine_of(engine: Any) -> Engine:
+def engine_of(engine: str | Engine) -> Engine:
     """Return an engine by its name, or the one that is given."""
     if isinstance(engine, str) and engine in _ENGINES:
         return _ENGINES[engine]()

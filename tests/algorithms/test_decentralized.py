@@ -535,6 +535,7 @@ def test_rows_cannot_be_touched_outside_the_nodes(x64):
         (lambda t: go(t, fm.LocalSGDA(0.1, 0.1), 1), "is for a MinimaxProblem"),
         (lambda t: go(t, sliding(t), 1, availability=fm.Availability(0.5)), "always there"),
         (lambda t: go(t, sliding(t), 1, metrics=fm.metrics.Value()), "players of its own"),
+        (lambda t: go(t, sliding(t), 1, metrics=fm.metrics.ClientLoss()), "players of its own"),
         (lambda t: fm.run(t.problem, t.clients.only(0), sliding(t), rounds=1), "6 nodes, but there are data of 1"),
         (lambda t: t.problem.replace(coupling=-1.0), "coupling must be"),
         (lambda t: t.problem.replace(network="ring"), "must be a Network"),

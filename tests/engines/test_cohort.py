@@ -221,6 +221,18 @@ def test_clients_with_a_memory_are_not_drawn_twice(x64, engine):
         fm.run(problem, data, WithReplacement(), rounds=1, engine=engine)
 
 
+@method
+class HeardTooEarly(Asking):
+    def round(self, problem, state, clients):
+        return Log(state.x, state.y, clients.all().heard)
+
+
+def test_nobody_is_heard_before_there_was_a_question():
+    problem, data = toy()
+    with pytest.raises(fm.InputError, match="known after a mean or a sum"):
+        fm.run(problem, data, HeardTooEarly(), rounds=1)
+
+
 @BOTH
 def test_weights_follow_their_clients_in_whatever_order_they_come(x64, engine):
     problem, data = toy(weights=[1, 2, 3, 4, 5, 85])

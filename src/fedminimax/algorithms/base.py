@@ -19,14 +19,12 @@ from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
 from fedminimax.federation.cohort import Clients
 from fedminimax.players import Array, Tree
-from fedminimax.problems.base import Form, MinimaxProblem
+from fedminimax.problems.base import MinimaxProblem, P
 from fedminimax.schedules import as_schedule, is_schedule
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}
 """Every method by its class name, filled by :func:`algorithm`."""
 
-P = TypeVar("P", bound=Form)
-"""The form of problem that a method is for."""
 S = TypeVar("S")
 """A method's state."""
 _T = TypeVar("_T")

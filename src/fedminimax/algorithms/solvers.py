@@ -12,8 +12,8 @@ methods, :meth:`Solver.direction` and :meth:`Solver.norm`, decorated with :func:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast, dataclass_transform
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -302,7 +302,7 @@ class PerClient(Solver):
     @classmethod
     def of(cls, solvers: Sequence[Solver]) -> PerClient:
         """Return the solvers, client i's at place i, sorted into kinds."""
-        kinds: dict[Any, dict[int, Solver]] = {}  # a solver that serves several clients is kept once
+        kinds: dict[Hashable, dict[int, Solver]] = {}  # a solver that serves several clients is kept once
         for solver in solvers:
             check_solver(solver)
             kinds.setdefault(_kind(solver), {})[id(solver)] = solver
@@ -370,7 +370,7 @@ def check_solver(solver: object) -> None:
         raise InputError(f"{type(solver).__name__} cannot enter a compiled program: decorate the class with @fm.local_solver.")
 
 
-def _kind(solver: Solver) -> Any:
+def _kind(solver: Solver) -> Hashable:
     """Return what solvers of one kind share: all but the numbers, once schedules have become numbers."""
     numbers, structure = jax.tree.flatten(solver, is_leaf=is_schedule)
     return structure, tuple(() if is_schedule(n) else np.shape(n) for n in numbers)

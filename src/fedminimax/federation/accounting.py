@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax.players import Tree
+from fedminimax.players import Count, Tree
 
 PLAYERS = ("x", "y", "other")
 _BITS = 11
@@ -42,9 +42,9 @@ class Message:
 class Work(NamedTuple):
     """What clients computed."""
 
-    examples: Any
+    examples: Count
     """Per-example gradients."""
-    steps: Any
+    steps: Count
     """Local steps: turns of a loop that took gradients, and one for what a client's program took outside of its loops."""
 
 
@@ -72,7 +72,7 @@ def split(work: Work) -> jax.Array:
     return jnp.stack([counts & mask, (counts >> _BITS) & mask, counts >> (2 * _BITS)], axis=-1)
 
 
-def measure_request(fn: Callable[..., Any], broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...]) -> dict[str, int]:
+def measure_request(fn: Callable[..., Tree], broadcast: tuple[Tree, ...], per_client: tuple[Tree, ...]) -> dict[str, int]:
     """Return the floats of a request by player: an argument called x or x_..., or a field x inside it, is the min player's."""
     names = list(inspect.signature(fn).parameters)[2:]
     rows = tuple(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree) for tree in per_client)

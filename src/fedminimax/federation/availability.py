@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.errors import InputError
+from fedminimax.players import Count
 from fedminimax.random import keys
 
 RANDOM = "random"
@@ -63,7 +64,7 @@ class Wave:
         if not (isinstance(self.phase, str) and self.phase == RANDOM):
             _set(self, phase=_per_client(self.phase, "Wave's phase", 'one number, one per client, or "random"'))
 
-    def factor(self, run: keys.Key, t: Any, ids: jax.Array) -> jax.Array:
+    def factor(self, run: keys.Key, t: Count, ids: jax.Array) -> jax.Array:
         """Return 1 + a sin(...) of each client at round t; ``run`` is the run's key."""
         # Angles are 32-bit fractions of a day, which wrap around by themselves: midnight is exact after a million rounds.
         turn = jnp.asarray(t).astype(jnp.uint32) * _angle(1 / self.period)
@@ -120,7 +121,7 @@ class Delay:
         this_time = _level(keys.words_for(request, ids))
         return jnp.asarray(_lognormal(self.median, self.slow))[own] * jnp.asarray(_lognormal(1.0, self.spread))[this_time]
 
-    def waited(self, seconds: jax.Array, kept: jax.Array, expected: Any) -> jax.Array:
+    def waited(self, seconds: jax.Array, kept: jax.Array, expected: Count) -> jax.Array:
         """Return how long the server waited: for the last reply that it kept, or to the deadline when some stayed away.
 
         Args:
@@ -203,12 +204,12 @@ class Availability:
         wanted = math.ceil(self.over_invite * needed)
         return wanted if count is None else min(count, wanted)
 
-    def chance(self, run: keys.Key, t: Any, ids: jax.Array) -> jax.Array:
+    def chance(self, run: keys.Key, t: Count, ids: jax.Array) -> jax.Array:
         """Return the probabilities with which clients answer at round t, if they are still there; ``run`` is the run's key."""
         chance = _of(self.probability, ids)
         return chance if self.wave is None else jnp.clip(chance * self.wave.factor(run, t, ids), 0.0, 1.0)
 
-    def remains(self, run: keys.Key, t: Any, ids: jax.Array) -> jax.Array:
+    def remains(self, run: keys.Key, t: Count, ids: jax.Array) -> jax.Array:
         """Return which clients have not dropped out before round t; ``run`` is the run's key."""
         # A geometric lifetime is an exponential one cut to whole rounds: P(E / -log(1 - rate) >= t) = (1 - rate)^t.
         with np.errstate(divide="ignore"):
@@ -216,7 +217,7 @@ class Availability:
         level = _level(keys.words_for(keys.derive(run, _NEVER, _LIFETIME), ids))
         return jnp.asarray(_exponential())[level] * _of(mean, ids) >= jnp.asarray(t).astype(jnp.float32)
 
-    def answers(self, run: keys.Key, request: keys.Key, t: Any, ids: jax.Array, *, again: bool = False) -> jax.Array:
+    def answers(self, run: keys.Key, request: keys.Key, t: Count, ids: jax.Array, *, again: bool = False) -> jax.Array:
         """Return which of the clients answer, however late, each by a draw of its own.
 
         Args:
@@ -233,7 +234,7 @@ class Availability:
         return answers if self.dropout == 0 or again else answers & self.remains(run, t, ids)
 
 
-def _set(made: Any, **values: Any) -> None:
+def _set(made: object, **values: object) -> None:
     for name, value in values.items():
         object.__setattr__(made, name, value)
 

@@ -53,9 +53,9 @@ class Guard:
         """Whether aggregation needs all replies at once."""
         return self.aggregate != MEAN
 
-    def inspect(self, reply: Tree) -> tuple[Tree, Any]:
+    def inspect(self, reply: Tree) -> tuple[Tree, jax.Array | bool]:
         """Return the reply, made safe, and whether to accept it. A refused reply comes back as zeros."""
-        accepted: Any = True
+        accepted: jax.Array | bool = True
         if self.drop_nonfinite:
             accepted = finite(reply)
         if self.max_loss is not None:
@@ -98,7 +98,7 @@ def _is_loss(path: Any) -> bool:
     return str(getattr(last, "name", getattr(last, "key", ""))) == "loss"
 
 
-def finite(tree: Tree) -> Any:
+def finite(tree: Tree) -> jax.Array | bool:
     """Tell whether every number of a tree is finite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else True

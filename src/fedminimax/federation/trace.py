@@ -20,8 +20,8 @@ class Draw(NamedTuple):
     """One of the server's own draws: its shape, and the least and the greatest value that make sense (None: any)."""
 
     like: Tree
-    low: Any = None
-    high: Any = None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass

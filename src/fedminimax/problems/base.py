@@ -97,6 +97,10 @@ class Form:
         return replace(self, **changes)  # type: ignore[type-var]
 
 
+P = TypeVar("P", bound=Form)
+"""The form of a problem: that of a task, or that which a method is for."""
+
+
 @dataclass(frozen=True, eq=False)
 class MinimaxProblem(Form):
     r"""min_{x in X} max_{y in Y} F(x, y) = sum_i p_i f_i(x, y), where f_i is the mean loss over client i's examples.

@@ -108,7 +108,7 @@ def wgan(
     deviation: float = 0.1,
     start: tuple[float, float] = (1.0, 1.0),
     seed: int = 0,
-) -> Task:
+) -> Task[MinimaxProblem]:
     r"""A Wasserstein GAN that learns a Gaussian in one dimension.
 
     .. math:: \min_{\mu, \sigma} \max_{\phi} \frac1n \sum_j D_\phi(\hat\mu + \hat\sigma z_j) - D_\phi(\mu + \sigma z_j)

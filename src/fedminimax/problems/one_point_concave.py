@@ -25,7 +25,7 @@ def one_point_concave(
     noise: float = 0.0,
     weights: Any = None,
     seed: int = 0,
-) -> Task:
+) -> Task[MinimaxProblem]:
     r"""Nonconvex in x, one-point-concave in y (NC-1PC), with a solution that is known.
 
     .. math:: f_i(x, y) = \sum_j \frac{x_j^2}{1 + x_j^2} + b_i'x - c_i \sum_k h(y_k - (Bx)_k),\quad h(u) = |u| (1 - e^{-|u|})

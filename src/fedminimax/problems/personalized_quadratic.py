@@ -16,7 +16,7 @@ from fedminimax.problems.task import Task
 
 def personalized_quadratic(
     network: Network, coupling: float = 1.0, dim_x: int = 4, dim_y: int = 3, *, seed: int = 0, **options: Any
-) -> Task:
+) -> Task[PersonalizedProblem]:
     r"""Heterogeneous quadratics, one on each node, with the exact solution of the coupled problem.
 
     .. math:: \min_X \max_Y \sum_m f_m(x_m, y_m) + \tfrac c2 \langle X, WX \rangle - \tfrac c2 \langle Y, WY \rangle,\quad
@@ -36,7 +36,7 @@ def personalized_quadratic(
     return Task(problem, task.clients, solution=solution(task.clients, network, coupling), info=constants(task.clients))
 
 
-def ill_conditioned(network: Network, coupling: float = 1.0, L: float = 200.0, *, seed: int = 0) -> Task:
+def ill_conditioned(network: Network, coupling: float = 1.0, L: float = 200.0, *, seed: int = 0) -> Task[PersonalizedProblem]:
     """Quadratics whose curvatures go from mu = 1 to L, with hardly any interaction.
 
     Here the exchanges that methods need are those of the theory, which has no credit for interaction.

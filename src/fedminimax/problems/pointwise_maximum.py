@@ -69,7 +69,7 @@ def maximum_of_quadratics(
     heterogeneity: float = 1.0,
     weights: Any = None,
     seed: int = 0,
-) -> Task:
+) -> Task[MinimaxProblem]:
     r"""A maximum of nonconvex quadratics whose least value, its place and its multipliers are known.
 
     .. math:: f_j(x) = \langle c_j, x - x^* \rangle + \tfrac12 (x - x^*)' H_j (x - x^*) - s_j

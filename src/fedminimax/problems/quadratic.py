@@ -26,7 +26,7 @@ def quadratic(
     noise: float = 0.0,
     weights: Any = None,
     seed: int = 0,
-) -> Task:
+) -> Task[MinimaxProblem]:
     r"""Heterogeneous quadratics with their exact saddle.
 
     .. math:: f_i(x, y) = \tfrac12 x'A_i x + x'B_i y - \tfrac12 y'C_i y + a_i'x + b_i'y

@@ -28,7 +28,7 @@ def robust_regression(
     mu_x: float = 0.1,
     penalty: Penalty | None = None,
     seed: int = 0,
-) -> Task:
+) -> Task[RobustProblem]:
     r"""Least squares on clients whose true coefficients differ, robust over clients.
 
     .. math:: f_i(x) = \frac1m \sum_j (\langle a_i^j, x \rangle - b_i^j)^2 + \frac{\mu_x}{2} \|x\|^2,\quad

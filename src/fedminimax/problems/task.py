@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 from fedminimax.data.clients import ClientData
 from fedminimax.players import Point
+from fedminimax.problems.base import P
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Generic[P]):
     """A problem, the clients it is solved on, and what is known about it.
 
     Attributes:
@@ -21,7 +22,7 @@ class Task:
         info: anything else worth telling.
     """
 
-    problem: Any
+    problem: P
     clients: ClientData
     test: Any = None
     solution: Point | None = None

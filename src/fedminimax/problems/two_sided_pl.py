@@ -25,7 +25,7 @@ def two_sided_pl(
     start: tuple[float, float] = (2.0, 2.0),
     weights: Any = None,
     seed: int = 0,
-) -> Task:
+) -> Task[MinimaxProblem]:
     r"""The example of the two-sided Polyak-Lojasiewicz condition (Assumptions 3.7 and 3.8), shared out to clients.
 
     .. math:: h(x, y) = x^2 + 3 \sin^2 x \sin^2 y - 4 y^2 - 10 \sin^2 y,\quad f_i(x, y) = h(x, y) + a_i x + b_i y
