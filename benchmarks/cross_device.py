@@ -4,14 +4,12 @@
     python benchmarks/cross_device.py robust --data fashion_mnist --rounds 300
     python benchmarks/cross_device.py gan --methods CD-MAGE CD-MA --rounds 150 --features 16 --lr 0.2 0.05 --nonsaturating
 
-Each run is saved when it ends, and not repeated; the figure and the table are made of all that is there. The step sizes are
-those of the paper's Tables 1, 2 and 3.
+Each run goes into results/cross_device.csv when it ends, and is not repeated; the figure and the table are made of all that is
+there (`--figures` makes them alone). The step sizes are those of the paper's Tables 1, 2 and 3.
 """
 
 import argparse
-import json
 import time
-from pathlib import Path
 
 import jax
 import matplotlib
@@ -23,8 +21,9 @@ import fedminimax as fm
 from fedminimax import plots
 from fedminimax.compare import at_upload, upload
 from fedminimax.data import datasets, partition
+from tables import CROSS_DEVICE, Record, Run
 
-FOLDER = Path(__file__).parent / "results" / "cross_device"
+FOLDER = CROSS_DEVICE.folder
 ROOT = 10**0.5
 """The grids of the paper step by this factor: 3.162e-1 = 10^-0.5."""
 
@@ -128,6 +127,7 @@ def main() -> None:
     parser.add_argument("--nonsaturating", action="store_true", help="the generator descends on -log D (GAN only)")
     parser.add_argument("--pooled", action="store_true", help="the networks of the authors' code, at --features 64 (GAN only)")
     parser.add_argument("--cache", help="folder of the classifier that the Inception score is taken with")
+    parser.add_argument("--figures", action="store_true", help="run nothing: draw and tabulate what there is")
     options = parser.parse_args()
 
     if (options.kind, options.data) not in TABLES:
@@ -145,14 +145,14 @@ def main() -> None:
         # With Table 3's c_alpha and rho alpha is 1 for 316 rounds: with constant steps that is CD-MAGE itself.
         chosen["CD-MAGE+"] = chosen["CD-MAGE+"].replace(alpha=fm.PowerDecay(5, 2 / 3, cap=1.0))
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for seed in options.seeds:
+    for seed in [] if options.figures else options.seeds:
         saturating = not options.nonsaturating
         problem, clients, metrics, _ = task(
             options.kind, options.data, options.features, seed, options.cache, saturating, options.pooled
         )
         floats = upload(problem, clients, chosen["CD-MA"])
         for name in options.methods or chosen:
-            label = f"{options.kind}-{options.data}-{name.replace(' ', '_')}-{seed}"
+            run = (options.kind, options.data, name, str(seed))
             method = at_upload(problem, clients, chosen[name], floats)
             setting = {
                 "settings": settings(method),
@@ -161,8 +161,9 @@ def main() -> None:
                 "saturating": saturating,
                 "pooled": options.pooled,
             }
-            if (FOLDER / f"{label}.json").exists():
-                check_same(label, setting)
+            saved = CROSS_DEVICE.read().get(run)
+            if saved is not None:
+                check_same(run, saved, setting)
                 continue
             started = time.perf_counter()
             result = fm.run(
@@ -171,12 +172,12 @@ def main() -> None:
             taken = time.perf_counter() - started
             record = {k: np.asarray(v, float).round(6).tolist() for k, v in result.history.items()}
             record |= setting | {"cohort": method.cohort_size, "seconds": round(taken, 1)}
-            (FOLDER / f"{label}.json").write_text(json.dumps(record))
+            CROSS_DEVICE.add({run: record})
             numbers = {k: round(v, 4) for k, v in result.final().items() if k not in result.costs}
-            print(f"{label}: {numbers} ({taken:.0f} s)", flush=True)
+            print(f"{' '.join(run)}: {numbers} ({taken:.0f} s)", flush=True)
             if options.kind == "gan":
                 pictures = problem.generate(result.x, jax.random.key(seed), 100)
-                plots.sample_grid(np.asarray(pictures), path=FOLDER / f"{label}.png")
+                plots.sample_grid(np.asarray(pictures), path=FOLDER / f"{'-'.join(run).replace(' ', '_')}.png")
     draw(options.kind, options.data)
 
 
@@ -185,14 +186,14 @@ def settings(method: object) -> str:
     return repr(method).replace(", same_cohort=False", "")
 
 
-def check_same(label: str, setting: dict) -> None:
+def check_same(run: Run, saved: Record, setting: Record) -> None:
     """Stop unless the saved run of that name is the one that is asked for."""
-    saved = json.loads((FOLDER / f"{label}.json").read_text())
     saved = {"rounds": saved["round"][-1], "pooled": False} | saved
     other = {k: saved[k] for k in setting if k in saved and saved[k] != setting[k]}
     if other:
         raise SystemExit(
-            f"{label}.json was run with {other}, not { ({k: setting[k] for k in other}) }: delete it to run it anew."
+            f"{' '.join(run)} was run with {other}, not { ({k: setting[k] for k in other}) }: delete its rows of "
+            f"{CROSS_DEVICE.path.name} to run it anew."
         )
 
 
@@ -201,9 +202,9 @@ def draw(kind: str, data: str) -> None:
     from matplotlib.figure import Figure
 
     curves: dict[str, list[dict]] = {}
-    for path in sorted(FOLDER.glob(f"{kind}-{data}-*.json")):
-        name = path.stem.removeprefix(f"{kind}-{data}-").rsplit("-", 1)[0].replace("_", " ")
-        curves.setdefault(name, []).append(json.loads(path.read_text()))
+    for (of, on, name, _), record in CROSS_DEVICE.read().items():
+        if (of, on) == (kind, data):
+            curves.setdefault(name, []).append(record)
     papers = methods(1, 1, dict(zip(NAMES, TABLES[kind, data], strict=True)))
     metric = {"auc": "auc", "robust": "train/loss", "gan": "inception/score"}[kind]
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")

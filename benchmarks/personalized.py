@@ -4,12 +4,12 @@
 
 Ten nodes with a server's averaging (W = I - 11'/M), a quarter of each one's examples from its major class, a small
 convolutional network and noise of its own on every node. Settings of Tables 3 and 4: eta = 0.1, lambda = 1 / (eta T),
-theta = r. An epoch is 40 steps, as in the paper, on smaller batches of fewer images. Each run is saved when it ends, and not
-repeated; the figure and the table are made of all that is there.
+theta = r. An epoch is 40 steps, as in the paper, on smaller batches of fewer images. Each run goes into
+results/personalized.csv when it ends, and is not repeated; the figure and the table are made of all that is there (`--figures`
+makes them alone).
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 import fedminimax as fm
 from fedminimax.data import datasets, partition
+from tables import PERSONALIZED
 
-FOLDER = Path(__file__).parent / "results" / "personalized"
 LR, EPOCH, BATCH, NODES = 0.1, 40, 16, 10
 PERIODS = (40, 400, 800)
 METHODS = {"SlidingNN": "Algorithm 1 (SlidingNN)", "LocalNN": "Algorithm 2 (LocalNN)"}
@@ -62,15 +62,18 @@ def task(options: argparse.Namespace, period: int, seed: int) -> tuple[fm.Person
     return problem, nodes, judge
 
 
-def run(name: str, period: int, options: argparse.Namespace, seed: int) -> dict:
-    """Return the curves of one run."""
-    problem, nodes, judge = task(options, period, seed)
+def method_of(name: str, period: int, options: argparse.Namespace) -> fm.SlidingNN | fm.LocalNN:
+    """Return the method of one run."""
     common = {"local_steps": period, "batch_size": BATCH, "momentum": options.momentum}
     personal = {"personal": "u"} if options.trust == 1 else {}  # with theta = 1 the iterates agree
-    method = {
-        "SlidingNN": lambda: fm.SlidingNN(LR, LR, theta=options.trust, **personal, **common),
-        "LocalNN": lambda: fm.LocalNN(LR, LR, r=options.trust, **common),
-    }[name]()
+    if name == "LocalNN":
+        return fm.LocalNN(LR, LR, r=options.trust, **common)
+    return fm.SlidingNN(LR, LR, theta=options.trust, **personal, **common)
+
+
+def run(method: fm.SlidingNN | fm.LocalNN, period: int, options: argparse.Namespace, seed: int) -> dict:
+    """Return the curves of one run."""
+    problem, nodes, judge = task(options, period, seed)
     rounds = options.epochs * EPOCH // period
     every = max(1, 10 * EPOCH // period)  # every ten epochs, or every round
     started = time.perf_counter()
@@ -90,33 +93,44 @@ def main() -> None:
     parser.add_argument("--periods", type=int, nargs="*", default=PERIODS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, help="the figure")
+    parser.add_argument("--figures", action="store_true", help="run nothing: draw and tabulate what there is")
     options = parser.parse_args()
 
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    PERSONALIZED.folder.mkdir(parents=True, exist_ok=True)
     which = f"{options.data}-{options.trust:g}" + (f"-m{options.momentum:g}" if options.momentum else "")
     which += "-own" if options.own_starts else ""
-    for seed in options.seeds:
+    for seed in [] if options.figures else options.seeds:
         for period in options.periods:
             for name in METHODS:
-                path = FOLDER / f"{which}-{name}-{period}-{seed}.json"
-                if path.exists():
+                this = (which, name, str(period), str(seed))
+                method = method_of(name, period, options)
+                saved = PERSONALIZED.read().get(this)
+                if saved is not None:
+                    if saved["settings"] != repr(method):
+                        raise SystemExit(
+                            f"{' '.join(this)} was run with {saved['settings']}, not {method!r}: delete its rows of "
+                            f"{PERSONALIZED.path.name} to run it anew."
+                        )
                     continue
-                record = run(name, period, options, seed)
-                path.write_text(json.dumps(record))
+                record = run(method, period, options, seed)
+                PERSONALIZED.add({this: record})
                 last = {metric: record[metric][-1] for metric in (*CURVES, "spread/x")}
-                print(path.stem, last, f"({record['seconds']:.0f} s)", flush=True)
-    draw(which, options.out or FOLDER / f"{which}.png")
+                print(*this, last, f"({record['seconds']:.0f} s)", flush=True)
+    draw(which, options.out or PERSONALIZED.folder / f"{which}.png")
 
 
 def draw(which: str, out: Path) -> None:
     """Draw and tabulate what has been run: the mean over seeds, and a band from the least to the greatest."""
-    periods = [period for period in PERIODS if list(FOLDER.glob(f"{which}-[SL]*NN-{period}-*.json"))]
+    saved = {run: record for run, record in PERSONALIZED.read().items() if run[0] == which}
+    periods = [period for period in PERIODS if any(run[2] == str(period) for run in saved)]
+    if not periods:
+        raise SystemExit(f"There are no runs of {which} in {PERSONALIZED.path.name}.")
     figure = Figure(figsize=(1.2 + 2.8 * len(periods), 5.4), layout="constrained")
     grid = figure.subplots(len(METHODS), len(periods), sharex=True, sharey=True, squeeze=False)
     print(f"{'':10s} {'T':>4s} " + " ".join(f"{metric:>16s}" for metric in CURVES))
     for row, (name, title) in zip(grid, METHODS.items(), strict=True):
         for ax, period in zip(row, periods, strict=True):
-            runs = [json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"{which}-{name}-{period}-*.json"))]
+            runs = [record for run, record in saved.items() if run[1:3] == (name, str(period))]
             ax.set_title(f"{title}, T = {period}", fontsize=9)
             if not runs:
                 continue

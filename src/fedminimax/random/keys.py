@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry_2x32
 
 from fedminimax.players import Count
 
@@ -31,20 +30,20 @@ def root(seed: Any) -> Key:
 def derive(key: Key, first: Count, second: Count = 0) -> Key:
     """Return the key at a place (first, second) of a key's tree."""
     place = jnp.stack([_word(first), _word(second)])
-    return threefry_2x32((key[0], key[1]), place)
+    return _threefry(key, place)
 
 
 def words(key: Key, count: int, step: Count = 0) -> jax.Array:
     """Return ``count`` random words for one step of a key."""
     blocks = -(-count // 2)
     counters = jnp.concatenate([jnp.broadcast_to(_word(step), (blocks,)), jnp.arange(blocks, dtype=jnp.uint32)])
-    return threefry_2x32((key[0], key[1]), counters)[:count]
+    return _threefry(key, counters)[:count]
 
 
 def words_for(key: Key, ids: jax.Array) -> jax.Array:
     """Return one random word for each id, whoever else is among them."""
     counters = jnp.concatenate([ids.astype(jnp.uint32), jnp.zeros(ids.shape, jnp.uint32)])
-    return threefry_2x32((key[0], key[1]), counters)[: ids.shape[0]]
+    return _threefry(key, counters)[: ids.shape[0]]
 
 
 def variant(key: Key, number: int) -> Key:
@@ -64,3 +63,10 @@ def as_jax(key: Key) -> jax.Array:
 
 def _word(value: Count) -> jax.Array:
     return jnp.asarray(np.uint32(value) if isinstance(value, int) else value).astype(jnp.uint32)
+
+
+def _threefry(key: Key, counters: jax.Array) -> jax.Array:
+    """Return the Threefry blocks of counters."""
+    from jax.extend.random import threefry_2x32  # jax.extend brings Pallas, a tenth of the time that JAX takes to import
+
+    return threefry_2x32((key[0], key[1]), counters)
