@@ -31,6 +31,8 @@ def test_version_and_list(tmp_path):
     for name in ("FessGDA", "SmoothedGDA", "FedNormSGDAPlus", "wgan", "digits", "cifar10", "dirichlet", "capped_simplex"):
         assert name in listed.stdout
     assert all(len(line.split()) > 2 for line in listed.stdout.splitlines() if line.startswith(("Fed", "Local")))
+    shown = {line.split()[0] for line in listed.stdout.splitlines() if len(line.split()) > 2}
+    assert {"Value", "Phi", "ClientLoss", "AUC", "InceptionScore", "Consensus", "On"} <= shown, "each metric with a line"
 
 
 def test_demo_trains_shows_a_table_and_saves_a_figure(tmp_path):

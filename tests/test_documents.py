@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import fedminimax as fm
+from fedminimax.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +78,20 @@ def test_the_guides_observers_run(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "is below 0.5" in done.stdout
     assert (tmp_path / "distances.csv").is_file()
+
+
+def test_the_guides_metric_with_parts_runs_where_the_server_has_no_data():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), flags=re.S)
+    (block,) = [block for block in blocks if "@metric_class" in block]
+    names = {}
+    try:
+        exec(block, names)
+    finally:
+        del METRICS["Norms"]
+    b = np.asarray(names["task"].clients.fields["b"])
+    final = names["result"].final()
+    expected = np.linalg.norm(b, axis=1)
+    np.testing.assert_allclose([final["norms/mean"], final["norms/largest"]], [expected.mean(), expected.max()], rtol=1e-6)
 
 
 def test_the_own_problem_example_solves_its_problem(tmp_path):

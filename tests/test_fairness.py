@@ -93,6 +93,27 @@ def test_figures_are_written_and_show_every_client(comparison, tmp_path):
         plots.weight_history(fm.run(found.problem, found.federation.train, fm.FedAvg(0.1), rounds=1))
 
 
+def test_the_weights_of_more_sites_than_have_names_on_an_axis_are_drawn(tmp_path):
+    sites = plots.MOST_NAMES + 2
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat(np.arange(sites), 8), "age": rng.normal(size=8 * sites)})
+    frame["ill"] = np.where(frame["age"] + rng.normal(size=len(frame)) > 0, "yes", "no")
+    federation = federate(Table("many", frame, "ill", "site", "classification"), min_rows=4)
+    found = fairness.compare(
+        federation, ["AFL"], rounds=2, local_steps=1, batch_size=None, settings={"AFL": {"lr_x": 0.1, "lr_w": 0.1}},
+        progress=False,
+    )  # fmt: skip
+    assert "weights_AFL" in {path.stem for path in found.figures(tmp_path)}
+    result = found.results["AFL"][0]
+    ax = plots.weight_history(result)
+    assert len(ax.lines) == sites
+    drawn = sorted((line.get_ydata() for line in ax.lines), key=lambda w: w[-1])
+    w = result.vectors["w/each"].T
+    np.testing.assert_array_equal(drawn, sorted(w, key=lambda w: w[-1]))
+    named = {line.get_label() for line in ax.lines if not line.get_label().startswith("_")}
+    assert named == {str(i) for i in np.argsort(-w[:, -1])[:5]}
+
+
 def test_smoothness_is_the_largest_eigenvalue(x64):
     task = fm.problems.robust_regression(4, 3, 30, sigma=0.3)
     inputs = np.asarray(task.clients.fields["inputs"])

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import fedminimax as fm
-from fedminimax import metrics, plots, wire
+from fedminimax import metrics, observers, plots, wire
 from fedminimax.engines import isolated
 from fedminimax.engines.execution import Snapshot
 from fedminimax.federation.cohort import Conditions
 from fedminimax.metrics import METRICS, Part, parts
+from fedminimax.observers import Watched
 from fedminimax.penalties import ChiSquare
 from fedminimax.players import Point
 from fedminimax.sets import L2Ball
@@ -33,7 +34,7 @@ def examples(sizes, seed):
     return fm.ClientData.from_owner(fields, np.repeat(np.arange(len(sizes)), sizes))
 
 
-TRAIN, TEST = examples(SIZES, 0), examples((2, 5, 1), 1)
+TRAIN, TEST = examples(SIZES, 0), examples((2, 6, 1), 1)
 ARRAYS = {name: np.asarray(a) for name, a in TEST.fields.items()}
 
 
@@ -94,6 +95,7 @@ OF_CLASSES = {
     "distance": metrics.Distance(Point(*start())),
 }
 OF_SCORES = {
+    "elsewhere": metrics.On(metrics.Value(), TEST),  # with p by the sizes of the held-out data
     "auc": metrics.AUC(bins=4),
     "auc_elsewhere": metrics.AUC(TEST, bins=4),
     "auc_arrays": metrics.AUC(ARRAYS),
@@ -121,7 +123,7 @@ OF_NODES = {
 def test_parts_make_the_numbers_of_the_data_in_one_place(x64):
     problem = shared_y()
     agree(*on_both(problem, TRAIN, fm.ParallelSGDA(0.1, 0.1), OF_CLASSES))
-    agree(*on_both(problem.replace(predict=score), TRAIN, fm.ParallelSGDA(0.1, 0.1), OF_SCORES))
+    agree(*on_both(problem.replace(predict=score, weights="size"), TRAIN, fm.ParallelSGDA(0.1, 0.1), OF_SCORES))
 
 
 def test_parts_of_weights_on_clients(x64):
@@ -180,9 +182,9 @@ def test_what_needs_all_data_is_refused_where_the_server_has_none():
     mine = lambda problem, clients, state: jnp.sum(clients.fields["A"])
     with pytest.raises(fm.InputError, match="The metrics 'mine', 'auc' need all"):
         go(BARE, {"mine": mine, "auc": metrics.AUC()})
+    wrong = lambda problem, clients, state: 0.0
+    wrong.needs = "nothing"
     with pytest.raises(fm.InputError, match="needs = 'nothing'"):
-        wrong = lambda problem, clients, state: 0.0
-        wrong.needs = "nothing"
         go(BARE, {"wrong": wrong})
     lies = lambda problem, clients, state: jnp.sum(clients.fields["A"])
     lies.needs = metrics.STATE
@@ -254,7 +256,7 @@ def watched(tmp_path_factory):
 
 
 def test_an_array_is_one_entry_of_the_history(watched, tmp_path):
-    task, path, result = watched
+    _, path, result = watched
     each = result.vectors["loss/each"]
     assert list(result.vectors) == ["loss/each"]
     assert each.shape == (3, 5)
@@ -276,12 +278,22 @@ def test_an_array_is_one_entry_of_the_history(watched, tmp_path):
     assert result.plot().get_ylabel() == "loss/mean"
     with pytest.raises(fm.InputError, match="'loss/each' is an array at every evaluation, not a number"):
         plots.bands({"a": [result]}, "loss/each")
-    with pytest.warns(UserWarning, match="there is no 'loss/each' to watch"):
-        stop = fm.StopWhen("loss/each", below=0.0)
-        fm.run(
-            task.problem, task.clients, fm.SAGDA(0.1, 0.1), rounds=1, metrics={"loss": metrics.ClientLoss(each=True)},
-            observers=stop,
-        )  # fmt: skip
+    run = Watched("SAGDA", "", 0, 0, 1, None)
+    run.evaluation = {"loss/each": each[0], "value": 1.0}
+    with pytest.raises(fm.InputError, match="there is no 'loss/each' to watch: this run has value"):
+        fm.StopWhen("loss/each", below=0.0).on_start(run)
+
+
+def test_tensorboard_gets_arrays_as_histograms(monkeypatch, tmp_path):
+    written = []
+    writer = type("Writer", (), {"__init__": lambda self, folder: None})
+    for kind in ("add_scalar", "add_histogram"):
+        setattr(writer, kind, lambda self, name, value, step, kind=kind: written.append((kind, name, step)))
+    monkeypatch.setattr(observers, "_wanted", lambda package, observer: type("Package", (), {"SummaryWriter": writer}))
+    run = Watched("SAGDA", "", 0, 0, 1, None)
+    run.evaluation, run.costs = {"loss/each": np.ones(3), "value": 1.0}, {"floats_up": 7.0}
+    fm.TensorBoard(tmp_path).on_evaluation(run)
+    assert written == [("add_histogram", "loss/each", 0), ("add_scalar", "value", 0), ("add_scalar", "floats_up", 0)]
 
 
 def test_a_run_goes_on_with_arrays_that_one_half_did_not_measure(watched):
@@ -313,7 +325,9 @@ def test_a_metric_sees_the_round_and_the_costs(watched):
             np.testing.assert_array_equal(result.history[f"{name}/gradients"], result.history["grad_evals"])
         assert result.history["since/up"][-1] > 0
         whole[engine] = result
-    more = fm.run(task.problem, task.clients, fm.SAGDA(0.1, 0.1), rounds=2, metrics=since, start=whole["simulator"], eval_every=2)
+    more = fm.run(
+        task.problem, task.clients, fm.SAGDA(0.1, 0.1), rounds=2, metrics=since, start=whole["simulator"], eval_every=2
+    )
     np.testing.assert_array_equal(more.history["since/up"], more.history["floats_up"])
 
 

@@ -158,8 +158,8 @@ class Isolated:
     Metrics are exchanges too, where they have parts: a worker is sent a metric's name and settings, and replies with its part.
 
     Args:
-        data_on_server: whether metrics that need all clients' data in one place (``needs = "together"``) have it, which they
-            can in one process. False: they are refused, as they must be where the server has no data.
+        data_on_server: whether metrics that need all clients' data in one place (``needs = "together"``) have it: this is one
+            process, and they can. False: they are refused, as they must be where the server has no data.
     """
 
     data_on_server: bool = True
