@@ -347,3 +347,19 @@ def test_a_sweep_has_arrays_and_rounds_but_no_costs(watched):
             act("loss/each")
     with pytest.raises(fm.InputError, match=r"a metric that reads context.costs needs run\(\)"):
         fm.sweep(task.problem, task.clients, fm.SAGDA(0.1, 0.1), rounds=2, metrics=since, devices=1)
+
+
+def test_clients_made_on_demand_are_measured_by_their_parts():
+    """Where data is never all in one place, parts are the only way to have a number over everybody."""
+    make = lambda client: {"inputs": jax.random.normal(jax.random.key(client), (3, 2)), "labels": jnp.arange(3) % CLASSES}
+    made = fm.GeneratedClients(make, 4)
+    stored = made.take(range(4))
+    largest = lambda problem, clients, state: jnp.max(state.x["w"]) + clients.count
+    largest.needs = metrics.STATE
+    judges = {"value": metrics.Value(), "grad": metrics.GradientNorms(), "largest": largest}
+    go = lambda clients, engine: fm.run(
+        shared_y().replace(weights=None), clients, fm.ParallelSGDA(0.1, 0.1), rounds=0, metrics=judges, engine=engine
+    )
+    here, there = go(stored, "simulator").final(), go(made, BARE).final()
+    assert list(here) == list(there)
+    np.testing.assert_allclose(list(there.values()), list(here.values()), rtol=1e-5)
