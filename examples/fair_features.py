@@ -52,7 +52,7 @@ def run(data, alpha, options):
     found, settings = [], None
     for seed in range(options.seeds):
         federation = silos(data, options.clients, alpha, seed=seed)
-        comparison = fairness.compare(
+        comparison = fairness.contest(
             federation,
             options.methods.split(","),
             penalty=fm.ChiSquare(options.rho),

@@ -32,7 +32,7 @@ def comparison():
     table = Table("people", people().drop(columns="risk"), "outcome", "site", "classification")
     federation = federate(table, min_rows=5)
     told = []
-    found = fairness.compare(
+    found = fairness.contest(
         federation, ["ScaffPD", "FedAvg"], penalty=fm.ChiSquare(0.02), rounds=20, local_steps=5, batch_size=8, seeds=2,
         progress=False, tell=told.append,
     )  # fmt: skip
@@ -99,7 +99,7 @@ def test_the_weights_of_more_sites_than_have_names_on_an_axis_are_drawn(tmp_path
     frame = pd.DataFrame({"site": np.repeat(np.arange(sites), 8), "age": rng.normal(size=8 * sites)})
     frame["ill"] = np.where(frame["age"] + rng.normal(size=len(frame)) > 0, "yes", "no")
     federation = federate(Table("many", frame, "ill", "site", "classification"), min_rows=4)
-    found = fairness.compare(
+    found = fairness.contest(
         federation, ["AFL"], rounds=2, local_steps=1, batch_size=None, settings={"AFL": {"lr_x": 0.1, "lr_w": 0.1}},
         progress=False,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_regressions_report_errors_in_the_labels_units():
     table = Table(
         "people", people().drop(columns="outcome").assign(risk=lambda f: 100 * f["risk"] + 500), "risk", "site", "regression"
     )
-    found = fairness.compare(
+    found = fairness.contest(
         federate(table, min_rows=5), ["FedAvg"], rounds=30, local_steps=5, settings={"FedAvg": {"lr_x": 0.05}}, progress=False
     )
     assert not found.higher_is_better
@@ -138,7 +138,7 @@ def test_an_interrupted_comparison_keeps_what_there_is(comparison, monkeypatch):
     stopped = lambda *args, **options: dataclasses.replace(fm.run(*args, **options), interrupted=True)
     monkeypatch.setattr(fairness, "run", stopped)
     settings = {"FedAvg": {"lr_x": 0.05}, "FedProx": {"lr_x": 0.05}}
-    part = fairness.compare(
+    part = fairness.contest(
         found.federation, ["FedAvg", "FedProx"], rounds=2, settings=settings, progress=False, tell=told.append
     )
     assert list(part.table().index) == ["FedAvg"]
@@ -166,7 +166,7 @@ def test_silos_follow_the_papers_division():
 def test_wrong_methods_are_named(comparison):
     found, _ = comparison
     with pytest.raises(fm.InputError, match=r"There is no method 'FessGDA'.*ScaffPD"):
-        fairness.compare(found.federation, ["FessGDA"])
+        fairness.contest(found.federation, ["FessGDA"])
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

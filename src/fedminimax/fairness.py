@@ -1,6 +1,6 @@
 """Which method serves the worst-off client best? Tune several on a federation with equal budgets, run them, and report.
 
-:func:`compare` is what ``fedminimax fair`` calls: it searches step sizes on the training objective, trains, and returns a
+:func:`contest` is what ``fedminimax fair`` calls: it searches step sizes on the training objective, trains, and returns a
 :class:`Comparison` with the table and the figures of a fairness paper.
 """
 
@@ -40,7 +40,7 @@ _POWER_STEPS = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found.
+    """What :func:`contest` found.
 
     Attributes:
         federation: the clients' data.
@@ -112,7 +112,7 @@ class Comparison:
         return metrics.ClientAccuracy.name if self.higher_is_better else metrics.ClientError.name
 
 
-def compare(
+def contest(
     federation: Federation,
     methods: Iterable[str] = ("ScaffPD", "FedAvg", "DRFA"),
     *,

@@ -13,7 +13,7 @@ from fedminimax.data import datasets, published, tabular
 from fedminimax.data.federation import Federation
 from fedminimax.data.silos import silos
 from fedminimax.errors import InputError
-from fedminimax.fairness import Comparison, compare
+from fedminimax.fairness import Comparison, contest
 from fedminimax.penalties import ChiSquare
 
 _TABLE_ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
@@ -107,7 +107,7 @@ def _compare(
     federation: Federation, request: Request, methods: list[str], rho: float, console: Console, title: str = "Step sizes"
 ) -> Comparison:
     console.print(f"[bold]{title}[/bold] (searched on the training data with rho = {rho:g}; the same budget for all)")
-    return compare(
+    return contest(
         federation,
         methods,
         penalty=ChiSquare(rho),
