@@ -7,6 +7,7 @@ be asked before anybody uses it: when fedminimax is imported, or, where JAX come
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -36,12 +37,17 @@ class _WhenImported:
     variable JAX_NUM_CPU_DEVICES would do as well, but every process that this one starts would inherit it.
     """
 
+    _searching = False
+
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return JAX's spec, with a loader that asks."""
-        if fullname != "jax":
+        if fullname != "jax" or self._searching:
             return None
-        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((found for found in others if found is not None), None)
+        self._searching = True  # the others are asked, and not this one again
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
