@@ -136,3 +136,16 @@ def test_the_isolated_engine_takes_no_settings_of_the_simulator():
     task = fm.problems.quadratic(3)
     with pytest.raises(TypeError, match="devices"):
         fm.run(task.problem, task.clients, METHOD, rounds=1, engine="isolated", devices=99)
+
+
+def test_calls_of_any_length_are_the_same_rounds_and_few_programs(task):
+    from fedminimax.engines import simulator
+
+    assert [simulator._room(n) for n in (1, 256, 257, 512, 513, 4096)] == [256, 256, 512, 512, 1024, 4096]
+    states = []
+    for calls in ((300,), (150, 150)):
+        with fm.Simulator(devices=1).open(task.problem, task.clients, fm.ParallelSGDA(0.1, 0.1), Conditions()) as execution:
+            for rounds in calls:
+                assert len(execution.advance(rounds).traffic.answered) == rounds
+            states.append(execution.snapshot().state)
+    same(*states)

@@ -257,6 +257,11 @@ class Program:
         return jax.shard_map(program, mesh=self._mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)(*args)
 
 
+def _room(rounds: int) -> int:
+    """Return for how many rounds a call has room: ROOM, doubled until it is enough, so that few programs serve all lengths."""
+    return ROOM << ((rounds - 1) // ROOM).bit_length()
+
+
 def _signature(tree: Tree) -> Hashable:
     """Return what a program is compiled for: the structure, shapes and dtypes of its arguments."""
     leaves, structure = jax.tree.flatten(tree)
@@ -306,7 +311,7 @@ class Simulation(Execution):
     def advance(self, rounds: int) -> Progress:
         """Run so many rounds more, in one call of a compiled program."""
         args = self._algorithm, self._data, self._key, self._carry, self.round, rounds, self._trace
-        carry, progress = self._program.advance(*args, length=max(rounds, ROOM))
+        carry, progress = self._program.advance(*args, length=_room(rounds))
         if self._store is not None:
             try:
                 carry = jax.block_until_ready(carry)
