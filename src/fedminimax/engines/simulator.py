@@ -259,7 +259,7 @@ class Program:
 
 def _room(rounds: int) -> int:
     """Return for how many rounds a call has room: ROOM, doubled until it is enough, so that few programs serve all lengths."""
-    return ROOM << ((rounds - 1) // ROOM).bit_length()
+    return ROOM << ((max(rounds, 1) - 1) // ROOM).bit_length()
 
 
 def _signature(tree: Tree) -> Hashable:
