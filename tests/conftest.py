@@ -19,6 +19,21 @@ import fedminimax  # noqa: F401  (asks JAX for the devices before anything start
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+QUICK = {
+    "test_rooms", "test_sets", "test_sets_cases", "test_penalty_cases", "test_sampling", "test_wire", "test_trace", "test_execution",
+    "test_observers", "test_run", "test_sweep", "test_network", "test_clients", "test_partition", "test_tables", "test_identities",
+    "test_theory", "test_quality",
+}  # fmt: skip
+"""Modules for daily work: one of every room, and together about a minute on two cores. ``pytest -m quick -n 2`` runs them."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what is quick."""
+    for item in items:
+        if item.path.stem in QUICK:
+            item.add_marker(pytest.mark.quick)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Give a module's tests to one process, and in the contract suite a row's: they share what was compiled for the first."""
