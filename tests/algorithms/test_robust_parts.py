@@ -26,3 +26,17 @@ def test_a_client_that_was_not_heard_counts_for_nothing(x64):
 
 def test_delta_fl_trains_the_worse_half_by_default():
     assert fm.DeltaFL(0.1).alpha == 0.5
+
+
+def test_afl_projects_where_weights_do_not_sum_to_one():
+    """With q-fair weights the server's step is no average, so that points of a set add up to one outside of it."""
+    clients = fm.ClientData.equal({"one": np.ones(4, np.float32)}, 2)
+    problem = fm.RobustProblem(
+        lambda x, batch: jnp.mean(batch["one"]) * (1 + x),
+        jnp.zeros(()),
+        fm.QFair(1.0),
+        x_set=fm.sets.Box(-0.1, 0.1),
+        w0=[3.0, 3.0],
+    )
+    result = fm.run(problem, clients, fm.AFL(0.05, 0.01), rounds=1)
+    np.testing.assert_allclose(result.x, -0.1, rtol=1e-6)  # and not 6 times -0.05

@@ -154,7 +154,7 @@ class Availability:
             ``costs["waited"]`` counts the seconds. Without it replies come in a random order, and at once.
         vanish: the probability that a client that answered the first request of its cohort is gone at a later one; None: it
             answers each request with its probability again. Methods that ask every cohort only once, CD-MAGE with its two
-            cohorts among them, have no later one.
+            cohorts among them (not so with ``same_cohort=True``), have no later one.
 
     ``probability``, ``dropout`` and ``vanish`` are one number, or one per client.
     """
