@@ -95,7 +95,7 @@ def _serve(count: int) -> None:
     import optax
 
     import fedminimax as fm
-    from fedminimax.federation.cohort import Conditions
+    from fedminimax.federation.round import Conditions
 
     jax.block_until_ready(jax.jit(lambda a: a @ a)(jnp.ones((2, 2))))
     resting = _peak()

@@ -9,7 +9,7 @@ import jax
 import fedminimax as fm
 from child import serve
 from fedminimax.engines.simulator import ROOM
-from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.round import Conditions
 from problems import build, mean_loss
 from workloads import Workload
 

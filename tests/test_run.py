@@ -5,7 +5,7 @@ import pytest
 
 import fedminimax as fm
 from fedminimax import metrics
-from fedminimax.engines.simulator import Layout
+from fedminimax.engines.layout import Layout
 from fedminimax.schedules import FromFunction, at_round
 
 

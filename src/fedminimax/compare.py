@@ -14,7 +14,7 @@ from fedminimax import plots
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Engine
-from fedminimax.engines.simulator import rehearse
+from fedminimax.engines.program import rehearse
 from fedminimax.errors import InputError
 from fedminimax.inputs import check_input
 from fedminimax.metrics import Metric

@@ -13,12 +13,13 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Engine, Execution, Snapshot
 from fedminimax.engines.isolated import Isolated
-from fedminimax.engines.simulator import ROOM, Simulator, rehearse
+from fedminimax.engines.program import rehearse
+from fedminimax.engines.simulator import ROOM, Simulator
 from fedminimax.errors import InputError
 from fedminimax.federation import accounting
 from fedminimax.federation.availability import Availability
-from fedminimax.federation.cohort import Conditions
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
 from fedminimax.inputs import beginning, check_input
 from fedminimax.metrics import Metric, named

@@ -13,7 +13,7 @@ from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Progress
 from fedminimax.federation import accounting
 from fedminimax.federation.accounting import Message
-from fedminimax.federation.cohort import everybodys_steps
+from fedminimax.federation.round import everybodys_steps
 from fedminimax.federation.trace import Trace
 from fedminimax.random import keys
 from fedminimax.result import Result

@@ -16,11 +16,13 @@ from jax.sharding import Mesh, PartitionSpec
 from fedminimax import devices as host
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
-from fedminimax.engines.simulator import AUTO, Carry, Layout, Program, Script, Strategy
+from fedminimax.engines.layout import AUTO, Layout, Strategy
+from fedminimax.engines.program import Carry, Program, Script
+from fedminimax.engines.simulated_round import Given, Placed
 from fedminimax.errors import InputError
 from fedminimax.federation import accounting
-from fedminimax.federation.cohort import Conditions
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.round import Conditions
 from fedminimax.inputs import check_input
 from fedminimax.metrics import HIGHER, LOWER, Context, Metric, direction, evaluate, named
 from fedminimax.problems.forms import AnyProblem
@@ -244,11 +246,11 @@ def _run_all(
     def one(setting: Any, seed: Any, data: Any, weights: Any) -> Any:
         values, first = setting
         method = algorithm.replace(**values)
-        key = keys.root(seed)
+        given = Given(method, Placed(data, weights), keys.root(seed))
         start = rounds_of.spread(first, data.count)
 
         def stretch(carry: Carry, block: Any) -> Any:
-            step = lambda carry, k: rounds_of.one_round(method, data, weights, key, carry, block * every + k, None, script)
+            step = lambda carry, k: rounds_of.one_round(given, carry, block * every + k, script)
             carry, done = jax.lax.scan(step, carry, jnp.arange(every))
             return carry, (judge(carry.state, data, (block + 1) * every), done.traffic)
 

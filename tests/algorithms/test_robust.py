@@ -9,8 +9,9 @@ import pytest
 
 import fedminimax as fm
 from fedminimax.data import ClientData
-from fedminimax.engines.simulator import Layout, Program
-from fedminimax.federation.cohort import Conditions
+from fedminimax.engines.layout import Layout
+from fedminimax.engines.program import Program
+from fedminimax.federation.round import Conditions
 
 N, DIM, K = 5, 4, 3
 

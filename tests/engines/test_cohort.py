@@ -427,7 +427,7 @@ def test_the_isolated_engine_refuses_closures():
 
 def test_workers_hold_their_own_data_only(x64):
     from fedminimax.engines.isolated import Isolated
-    from fedminimax.federation.cohort import Conditions
+    from fedminimax.federation.round import Conditions
 
     problem, data = toy()
     execution = Isolated().open(problem, data, fm.LocalSGDA(0.1, 0.1), Conditions())

@@ -10,7 +10,7 @@ import fedminimax as fm
 from fedminimax import metrics
 from fedminimax.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedminimax.engines.execution import Engine
-from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.round import Conditions
 from fedminimax.players import Point
 
 METHOD = fm.CODASCA(0.03, 0.03, theta=0.5, restart_every=5, local_steps=2, batch_size=2, cohort_size=3)

@@ -13,7 +13,7 @@ import fedminimax as fm
 from fedminimax import metrics, observers, plots, wire
 from fedminimax.engines import isolated
 from fedminimax.engines.execution import Snapshot
-from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.round import Conditions
 from fedminimax.metrics import METRICS, Part, parts
 from fedminimax.observers import Watched
 from fedminimax.penalties import ChiSquare

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.federation.accounting import Message, Traffic
-from fedminimax.federation.cohort import Conditions
+from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.players import Tree

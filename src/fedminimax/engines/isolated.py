@@ -26,8 +26,9 @@ from fedminimax.errors import InputError
 from fedminimax.federation import accounting
 from fedminimax.federation.accounting import NO_WORK
 from fedminimax.federation.client import Client, LocalProblem, Reply
-from fedminimax.federation.cohort import ClientFunction, Clients, Cohort, Conditions, Executed, Round
-from fedminimax.federation.guard import Guard, finite
+from fedminimax.federation.cohort import Clients
+from fedminimax.federation.guard import finite
+from fedminimax.federation.round import ClientFunction, Conditions, Executed, Request, Round
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context, Roll
@@ -94,7 +95,7 @@ class IsolatedExecution(Execution):
         self._weights = jnp.asarray(problem.client_weights(clients), float)
         own = algorithm.init_client(problem)
         self.workers = [Worker(i, clients.only(i), problem, algorithm, own) for i in range(clients.count)]
-        self._gatherer = Gatherer(problem, clients if data_on_server else Roll.of(clients), self._ask, self._give)
+        self._gatherer = Gatherer(problem, clients if data_on_server else Roll.of(clients), self.ask, self._give)
         self.round, self.messages = 0, []
         self._state: Tree = None
         if start is None:
@@ -144,7 +145,8 @@ class IsolatedExecution(Execution):
         """Return every number of every metric at the state: from the workers' parts, or on all data where there are none."""
         return self._gatherer(metrics, self._state, Context.at(self.round, costs))
 
-    def _ask(self, client: int, request: bytes) -> bytes:
+    def ask(self, client: int, request: bytes) -> bytes:
+        """Send a client a request, and return its reply."""
         return self.workers[client].handle(request)
 
     def _give(self, client: int, number: int, share: ClientData) -> None:
@@ -228,45 +230,19 @@ class IsolatedRound(Round):
         """Whether clients remember something from round to round."""
         return self.engine.workers[0].state is not None
 
-    def execute(
-        self,
-        fn: ClientFunction[Tree],
-        cohort: Cohort,
-        present: jax.Array | None,
-        key: Key,
-        broadcast: tuple[Tree, ...],
-        per_client: tuple[Tree, ...],
-        weights: jax.Array | None,
-        guard: Guard,
-    ) -> Executed:
-        """Send ``fn``'s name and its arguments to every client that is present, and put the replies together."""
-        name = getattr(fn, "__name__", "")
-        algorithm = getattr(fn, "__self__", None)
-        if not isinstance(algorithm, Algorithm) or not hasattr(algorithm, name):
-            raise InputError(
-                f"{name or fn!r} cannot be sent to clients: map a method of the algorithm, not a closure or a lambda."
-            )
-        here = np.ones(cohort.size, bool) if present is None else np.asarray(present)
-        replies: list[Tree] = [None] * cohort.size
-        accepted, work = np.zeros(cohort.size, bool), accounting.split(NO_WORK)
-        for k in np.flatnonzero(here):
-            id = int(cohort.ids[k])
-            own = jax.tree.map(lambda a, k=k: a[k], per_client)
-            steps = self.fixed_steps(id)
-            request = {
-                "function": name,
-                "round": int(self.t),
-                "place": f"{cohort.number}/{k}",
-                "key": _host(keys.derive(key, id)),
-                "steps_word": _host(self.steps_words(jnp.asarray([id]))[0]),
-                "steps": None if steps is None else _host(steps),
-                "arguments": _host((*broadcast, *own)),
-            }
-            reply = wire.decode(self.engine.workers[id].handle(wire.encode(request)))
+    def execute(self, request: Request) -> Executed:
+        """Send the program's name and its arguments to every client that is present, and put the replies together."""
+        size, guard, weights = request.ids.shape[0], request.guard, request.weights
+        name, algorithm = _sendable(request.fn)
+        here = np.ones(size, bool) if request.present is None else np.asarray(request.present)
+        replies: list[Tree] = [None] * size
+        accepted, work = np.zeros(size, bool), accounting.split(NO_WORK)
+        for k in map(int, np.flatnonzero(here)):
+            reply = wire.decode(self.engine.ask(int(request.ids[k]), wire.encode(self._letter(name, request, k))))
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply["value"]))
             replies[k], accepted[k] = value, bool(passed)
             work += reply["work"]
-        expected = self._expected(name, algorithm, cohort.note, broadcast, per_client)
+        expected = self._expected(name, algorithm, request.note, request.broadcast, request.per_client)
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), expected.value)
         replies = [empty if reply is None else reply for reply in replies]
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *replies)
@@ -279,6 +255,21 @@ class IsolatedRound(Round):
         else:
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
         return Executed(total, jnp.sum(kept), expected.note, refused, work)
+
+    def _letter(self, function: str, request: Request, place: int) -> Tree:
+        """Return what the client at a place of the cohort is sent."""
+        id = int(request.ids[place])
+        own = jax.tree.map(lambda a: a[place], request.per_client)
+        steps = self.fixed_steps(id)
+        return {
+            "function": function,
+            "round": int(self.t),
+            "place": f"{request.number}/{place}",
+            "key": _host(keys.derive(request.key, id)),
+            "steps_word": _host(self.steps_words(jnp.asarray([id]))[0]),
+            "steps": None if steps is None else _host(steps),
+            "arguments": _host((*request.broadcast, *own)),
+        }
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """Send every node's row to its neighbours as bytes; each adds up what it is sent."""
@@ -321,3 +312,11 @@ class IsolatedRound(Round):
 
 def _host(tree: Tree) -> Tree:
     return jax.tree.map(np.asarray, tree)
+
+
+def _sendable(fn: ClientFunction[Tree]) -> tuple[str, Algorithm]:
+    """Return the name of a client's program, and the algorithm whose method it is."""
+    name, algorithm = getattr(fn, "__name__", ""), getattr(fn, "__self__", None)
+    if not isinstance(algorithm, Algorithm) or not hasattr(algorithm, name):
+        raise InputError(f"{name or fn!r} cannot be sent to clients: map a method of the algorithm, not a closure or a lambda.")
+    return name, algorithm

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import jax
 
 from fedminimax.errors import InputError
-from fedminimax.federation.cohort import ClientFunction, Clients
+from fedminimax.federation.cohort import Clients
+from fedminimax.federation.round import ClientFunction
 from fedminimax.network import Network
 from fedminimax.players import Tree
 
