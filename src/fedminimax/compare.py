@@ -19,9 +19,10 @@ from fedminimax.errors import InputError
 from fedminimax.inputs import check_input
 from fedminimax.metrics import Metric
 from fedminimax.metrics import named as named_metrics
+from fedminimax.plan import SIMULATOR, engine_of
 from fedminimax.problems.forms import AnyProblem
 from fedminimax.result import Result
-from fedminimax.run import SIMULATOR, engine_of, run
+from fedminimax.run import run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -43,6 +43,7 @@ from fedminimax.algorithms import (
     local_solver,
 )
 from fedminimax.cache import keep_if_asked
+from fedminimax.checkpoints import Checkpoints
 from fedminimax.compare import Curves, compare
 from fedminimax.data import ClientData, GeneratedClients
 from fedminimax.engines.execution import Snapshot
@@ -59,7 +60,9 @@ from fedminimax.players import Point
 from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task
 from fedminimax.progress import ProgressBar
 from fedminimax.result import Result
+from fedminimax.resume import resume
 from fedminimax.run import run
+from fedminimax.runfolder import RunFolder
 from fedminimax.schedules import Piecewise, PowerDecay
 from fedminimax.steps import ClientSteps, UniformSteps
 from fedminimax.sweep import Sweep, sweep
@@ -80,6 +83,7 @@ __all__ = [
     "CODAPlus",
     "CVaR",
     "CatalystScaffoldS",
+    "Checkpoints",
     "ChiSquare",
     "ClientData",
     "ClientSteps",
@@ -122,6 +126,7 @@ __all__ = [
     "QFedAvg",
     "Result",
     "RobustProblem",
+    "RunFolder",
     "ScaffPD",
     "Scaffold",
     "Simulator",
@@ -141,6 +146,7 @@ __all__ = [
     "Weighted",
     "compare",
     "local_solver",
+    "resume",
     "run",
     "sweep",
 ]

@@ -7,6 +7,10 @@ An observer has any of four methods, each given the :class:`Watched` run:
 - ``on_evaluation(run)``: when the metrics have been taken, also at the start;
 - ``on_end(run)``: at the end, also of a run that was interrupted.
 
+One that has to be told at a certain round says so by a method ``wants(run)``, which returns the number of that round, or None.
+A run that was stopped and goes on (``run.resumed``) tells ``on_start``, with the metrics that were taken last, and not again
+what it told before; ``run.history()`` has all of it.
+
 An observer that raises ends the run. Nothing is lost: the result is that of the rounds that were run, and says why it ended.
 """
 
@@ -17,15 +21,33 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 
 from fedminimax import checks
 from fedminimax.engines.execution import Snapshot
 from fedminimax.errors import InputError
+from fedminimax.result import Result
 
 MOMENTS = ("on_start", "on_rounds", "on_evaluation", "on_end")
+
+
+class Telling(Protocol):
+    """Whoever keeps the record of a run."""
+
+    @property
+    def seconds(self) -> float:
+        """The wall time of its rounds so far."""
+        ...
+
+    def result(self, whole: bool = True) -> Result:
+        """Return what has come of it so far."""
+        ...
+
+    def history(self) -> dict[str, np.ndarray]:
+        """Return its evaluations so far."""
+        ...
 
 
 class Watched:
@@ -37,20 +59,33 @@ class Watched:
         seed: the seed.
         first: the round at which it began; above 0 where an earlier run is continued.
         last: the round at which it will be over.
+        eval_every: how many rounds apart its evaluations are.
         round: how many rounds have been run.
         evaluation: the newest metrics, by name: numbers, and an array where a metric returns one.
         evaluated: after how many rounds they were taken.
         costs: what the run has cost up to the newest evaluation: "floats_up", "grad_evals", ...
         stopped: why it was asked to stop; None: it was not.
+        resumed: the round from which a run that had been stopped goes on; None: it has begun with ``first``.
     """
 
-    def __init__(self, method: str, settings: str, seed: int, first: int, last: int, execution: Any):
+    def __init__(
+        self,
+        method: str,
+        settings: str,
+        seed: int,
+        first: int,
+        last: int,
+        execution: Any,
+        told: Telling | None = None,
+    ):
         self.method, self.settings, self.seed, self.first, self.last = method, settings, seed, first, last
         self.round = self.evaluated = first
+        self.eval_every = 1
         self.evaluation: dict[str, Any] = {}
         self.costs: dict[str, float] = {}
         self.stopped: str | None = None
-        self._execution = execution
+        self.resumed: int | None = None
+        self._execution, self._told = execution, told
 
     @property
     def state(self) -> Any:
@@ -65,6 +100,30 @@ class Watched:
     def snapshot(self) -> Snapshot:
         """Return all that the run goes on from."""
         return self._execution.snapshot()
+
+    def result(self, whole: bool = True) -> Result:
+        """Return what has come of the run so far, as if it ended now.
+
+        Args:
+            whole: whether a recorded trace has the local steps that the seed alone would draw again, which takes time.
+        """
+        assert self._told is not None
+        return self._told.result(whole)
+
+    def history(self) -> dict[str, np.ndarray]:
+        """Return the evaluations so far, as :class:`fedminimax.Result` has them."""
+        assert self._told is not None
+        return self._told.history()
+
+    @property
+    def seconds(self) -> float:
+        """The wall time of all calls but the first, and of the runs before that are continued."""
+        return 0.0 if self._told is None else self._told.seconds
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How the engine carries out the run: on how many devices, and what else its rounding depends on."""
+        return self._execution.layout
 
     def stop(self, reason: str) -> None:
         """Ask the run to end now, and say why."""
@@ -108,6 +167,12 @@ def tell(observers: Iterable[Any], moment: str, run: Watched) -> None:
             run.stop(f"The observer {type(observer).__name__} raised {type(error).__name__}: {error}")
 
 
+def wanted(observers: Iterable[Any], run: Watched) -> list[int]:
+    """Return the rounds to come at which observers have to be told."""
+    asked = [observer.wants(run) for observer in observers if hasattr(observer, "wants")]
+    return [round for round in asked if round is not None and round > run.round]
+
+
 class StopWhen(Observer):
     """Stops a run when a metric is good enough, or has not become better for a while.
 
@@ -143,17 +208,23 @@ class StopWhen(Observer):
             known = ", ".join(run.numbers) or "no metric"
             raise InputError(f"there is no {self.metric!r} to watch: this run has {known}")
         self._best, self._since = math.inf, 0
+        if run.resumed is not None:  # as it was when the run was stopped
+            past = run.history()
+            for round, value in zip(past["round"], past[self.metric], strict=True):
+                if round >= run.first:
+                    self._judge(run, int(round), float(value))
 
     def on_evaluation(self, run: Watched) -> None:
         """Stop the run if it is time."""
-        if self.metric not in run.numbers:
-            return
-        value = run.numbers[self.metric]
+        if self.metric in run.numbers:
+            self._judge(run, run.round, run.numbers[self.metric])
+
+    def _judge(self, run: Watched, round: int, value: float) -> None:
         if self.below is not None and value < self.below:
             run.stop(f"{self.metric} = {value:.6g} is below {self.below:g}")
         if self.above is not None and value > self.above:
             run.stop(f"{self.metric} = {value:.6g} is above {self.above:g}")
-        if self.patience is None or run.round == run.first:
+        if self.patience is None or round == run.first:
             return
         better = self._sign * value < self._best
         self._best, self._since = (self._sign * value, 0) if better else (self._best, self._since + 1)
@@ -178,18 +249,26 @@ class LogCSV(Observer):
     def on_start(self, run: Watched) -> None:
         """Open the file, and write the names of the columns unless they are there."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        going_on = run.first > 0 and self.path.exists()
+        going_on = (run.first > 0 or run.resumed is not None) and self.path.exists()
         self._columns = ["round", *run.numbers, *run.costs]
         if going_on:
             with self.path.open(newline="") as before:
-                self._columns = next(csv.reader(before), self._columns)
+                self._columns, *rows = [*csv.reader(before)] or [self._columns]
+            if run.resumed is not None:  # rows of rounds after the checkpoint will come again
+                self._rewrite([row for row in rows if int(row[0]) <= run.evaluated])
         self._file = self.path.open("a" if going_on else "w", newline="")
         if not going_on:
             csv.writer(self._file).writerow(self._columns)
 
+    def _rewrite(self, rows: list[list[str]]) -> None:
+        whole = self.path.with_name(f".{self.path.name}.part")
+        with whole.open("w", newline="") as file:
+            csv.writer(file).writerows([self._columns, *rows])
+        os.replace(whole, self.path)
+
     def on_evaluation(self, run: Watched) -> None:
         """Write a row. The one at the start of a run that goes on was written by the run before."""
-        if self._file is None or (run.round == run.first and run.first > 0):
+        if self._file is None or (run.round == run.first and run.first > 0 and run.resumed is None):
             return
         row: Mapping[str, Any] = {"round": run.evaluated, **run.numbers, **run.costs}
         csv.writer(self._file).writerow([row.get(name, "") for name in self._columns])

@@ -117,16 +117,30 @@ class Result:
         ax.legend()
         return ax
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything to one file, without pickle; a crash while writing leaves the old file as it was."""
+    def record(self) -> dict[str, Any]:
+        """Return everything as a tree that :mod:`fedminimax.wire` can carry."""
         record = {k: v for k, v in self.__dict__.items() if k not in ("messages", "trace")}
         record["messages"] = [asdict(m) for m in self.messages]
         record["trace"] = None if self.trace is None else dict(self.trace.__dict__)
         if isinstance(self.client_states, ClientStore):
             record["client_states"], record["client_store"] = None, self.client_states.record()
+        return record
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Result:
+        """Return the result of which this is the record."""
+        record = dict(record)
+        record["messages"] = [Message(**m) for m in record["messages"]]
+        record["trace"] = None if record["trace"] is None else Trace(**record["trace"])
+        if "client_store" in record:
+            record["client_states"] = ClientStore.restore(record.pop("client_store"))
+        return cls(**record)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything to one file, without pickle; a crash while writing leaves the old file as it was."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        contents = wire.encode(record)
+        contents = wire.encode(self.record())
         unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
         unfinished.write_bytes(contents)
         os.replace(unfinished, target)
@@ -141,11 +155,7 @@ class Result:
         record = wire.decode(Path(path).read_bytes())
         if not isinstance(record, dict) or "history" not in record:
             raise InputError(f"{path} is not a saved result.")
-        record["messages"] = [Message(**m) for m in record["messages"]]
-        record["trace"] = None if record["trace"] is None else Trace(**record["trace"])
-        if "client_store" in record:
-            record["client_states"] = ClientStore.restore(record.pop("client_store"))
-        return cls(**record)
+        return cls.of_record(record)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} = {v:.4g}" for k, v in self.final().items() if k not in self.costs)

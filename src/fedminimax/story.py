@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,25 +31,26 @@ class Story:
 
     Args:
         before: the result that is continued; None: none.
-        first: the round at which the run begins.
+        first: the round from which on it is told here.
+        began: the round at which the run began: an earlier one where it was stopped and goes on.
     """
 
-    def __init__(self, before: Result | None, first: int):
-        self._before, self._first = before, first
+    def __init__(self, before: Result | None, first: int, began: int | None = None):
+        self._before, self._first, self._began = before, first, first if began is None else began
         self._evaluations: list[tuple[int, dict[str, Any]]] = []
         self._costs: list[dict[str, np.ndarray]] = []
         self._attendance: list[tuple[Any, ...]] = []
         self.total: dict[str, float] = {}
         """What all rounds have cost so far."""
         if before is not None:
-            self.total = {name: values.sum().item() for name, values in before.costs.items()}
+            self.total = {name: _added(0, values) for name, values in before.costs.items()}
 
     def went_on(self, messages: list[Message], progress: Progress) -> None:
         """Take down some rounds."""
         costs = accounting.history(messages, progress.traffic)
         self._costs.append(costs)
         self._attendance.append(progress.attendance)
-        self.total = {name: self.total.get(name, 0) + values.sum().item() for name, values in costs.items()}
+        self.total = {name: _added(self.total.get(name, 0), values) for name, values in costs.items()}
 
     def evaluated(self, now: int, values: dict[str, Any]) -> None:
         """Take down an evaluation."""
@@ -56,8 +58,10 @@ class Story:
 
     @property
     def last_evaluation(self) -> int:
-        """After how many rounds the metrics were taken last."""
-        return self._evaluations[-1][0]
+        """After how many rounds the metrics were taken last; -1: never."""
+        if self._evaluations:
+            return self._evaluations[-1][0]
+        return -1 if self._before is None else int(self._before.history["round"][-1])
 
     def costs(self) -> dict[str, np.ndarray]:
         """Return the costs of every round, from round 0 on."""
@@ -72,8 +76,10 @@ class Story:
     def history(self) -> dict[str, np.ndarray]:
         """Return the metrics, and the costs up to then, at every evaluation."""
         costs, evaluations, before = self.costs(), self._evaluations, self._before
-        if before is not None and list(before.history["round"][-1:]) == [evaluations[0][0]]:
-            evaluations = evaluations[1:]
+        if before is not None:
+            evaluations = [told for told in evaluations[:1] if told[0] not in before.history["round"][-1:]] + evaluations[1:]
+            if not evaluations:
+                return dict(before.history)
         rounds = np.array([t for t, _ in evaluations], np.int64)
         names = evaluations[0][1] if evaluations else {}
         history = {name: np.array([values[name] for _, values in evaluations]) for name in names}
@@ -93,22 +99,27 @@ class Story:
         return history
 
     def trace(self, steps: np.ndarray | None) -> Trace:
-        """Return who took part, from round 0 on, with the local steps of this run's rounds, [rounds, N]."""
+        """Return who took part, from round 0 on, with the local steps of the rounds since the run began, [rounds, N]."""
         before = Trace() if self._before is None or self._before.trace is None else self._before.trace
         if not self._attendance:
-            return before
-        parts, first = list(self._attendance), self._first
+            return before if steps is None or before.steps is not None else replace(before, steps=steps)
+        parts, first, began = list(self._attendance), self._first, self._began
         if jax.tree.leaves(before):
             parts.insert(0, (before.cohorts, before.invited, before.answers, before.draws, before.waited))
         elif first > 0:  # rounds that were run elsewhere: no number of a client, so that nobody replays them
             cohorts, *others = jax.tree.map(lambda a: np.zeros((first, *a.shape[1:]), a.dtype), parts[0])
             parts.insert(0, (tuple(np.full_like(ids, _UNKNOWN) for ids in cohorts), *others))
         cohorts, invited, answers, draws, waited = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-        if steps is not None and first > 0:
+        if steps is not None and began > 0:
             known = before.steps is not None or not jax.tree.leaves(before)  # of rounds recorded without them nothing is known
-            earlier = np.zeros((first, *steps.shape[1:]), steps.dtype) if before.steps is None else before.steps[:first]
+            earlier = np.zeros((began, *steps.shape[1:]), steps.dtype) if before.steps is None else before.steps[:began]
             steps = np.concatenate([earlier, steps]) if known else None
         return Trace(tuple(cohorts), steps, draws, tuple(invited), tuple(answers), tuple(waited))
+
+
+def _added(total: float, values: np.ndarray) -> float:
+    """Return a sum with more added to it, one number after another: the same however the numbers come in parts."""
+    return np.cumsum(np.concatenate([[total], values]))[-1].item()
 
 
 def steps_taken(

@@ -8,6 +8,7 @@ reads can run code.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -42,9 +43,24 @@ message(Point)
 
 def encode(tree: Tree) -> bytes:
     """Return a tree as bytes."""
-    blobs: list[bytes] = []
-    header = json.dumps(_describe(tree, blobs, "")).encode()
-    return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *blobs])
+    description, arrays = take_apart(tree)
+    header = json.dumps(description).encode()
+    return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)])
+
+
+def take_apart(tree: Tree) -> tuple[Any, list[np.ndarray]]:
+    """Return a description of a tree that JSON can hold, and its arrays in order."""
+    arrays: list[np.ndarray] = []
+    return _describe(tree, arrays, ""), arrays
+
+
+def put_together(description: Any, arrays: Sequence[np.ndarray]) -> Tree:
+    """Return the tree that :func:`take_apart` was given."""
+    left = iter(arrays)
+    try:
+        return _rebuild(description, lambda dtype, shape: next(left).reshape(shape).astype(dtype, copy=False))
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise InputError(f"The description does not fit its arrays ({error}).") from error
 
 
 def decode(data: bytes) -> Tree:
@@ -53,21 +69,33 @@ def decode(data: bytes) -> Tree:
         raise InputError("These bytes are not a fedminimax message or file.")
     end = 12 + int.from_bytes(data[4:12], "little")
     try:
-        tree, _ = _rebuild(json.loads(data[12:end]), memoryview(data), end)
+        return _rebuild(json.loads(data[12:end]), _reader(memoryview(data), end))
     except InputError:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"The fedminimax message or file is damaged or cut short ({error}).") from error
-    return tree
 
 
-def _describe(node: Any, blobs: list[bytes], path: str) -> Any:
+def _reader(data: memoryview, at: int) -> Callable[[np.dtype, tuple[int, ...]], np.ndarray]:
+    """Return a function that reads the next array of so many bytes."""
+
+    def read(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        nonlocal at
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(data, dtype, count, at).reshape(shape)
+        at += count * dtype.itemsize
+        return array
+
+    return read
+
+
+def _describe(node: Any, arrays: list[np.ndarray], path: str) -> Any:
     if node is None or isinstance(node, (bool, int, float, str)):
         return {"v": node} if not isinstance(node, float) or np.isfinite(node) else {"f": repr(node)}
     if isinstance(node, dict):
         if not all(isinstance(k, str) for k in node):
             raise InputError(f"Only dicts with string keys can be sent, but {path or 'the tree'} has {list(node)}.")
-        return {"d": {k: _describe(v, blobs, f"{path}[{k!r}]") for k, v in node.items()}}
+        return {"d": {k: _describe(v, arrays, f"{path}[{k!r}]") for k, v in node.items()}}
     if hasattr(node, "_fields"):
         name = _name(type(node))
         if _MESSAGES.get(name) is not type(node):
@@ -75,41 +103,32 @@ def _describe(node: Any, blobs: list[bytes], path: str) -> Any:
                 "was defined anew since: make it again" if name in _MESSAGES else "was not registered: decorate it with @state"
             )
             raise InputError(f"{path or 'The tree'} is a {type(node).__name__}, a class that {known}.")
-        return {"n": name, "c": [_describe(v, blobs, f"{path}.{k}") for k, v in node._asdict().items()]}
+        return {"n": name, "c": [_describe(v, arrays, f"{path}.{k}") for k, v in node._asdict().items()]}
     if isinstance(node, (list, tuple)):
         kind = "l" if isinstance(node, list) else "t"
-        return {kind: [_describe(v, blobs, f"{path}[{k}]") for k, v in enumerate(node)]}
+        return {kind: [_describe(v, arrays, f"{path}[{k}]") for k, v in enumerate(node)]}
     if isinstance(node, (np.ndarray, np.generic, jax.Array)):
         array = np.asarray(node)
-        blobs.append(np.ascontiguousarray(array).tobytes())
+        arrays.append(np.ascontiguousarray(array))
         return {"a": array.dtype.name, "s": list(array.shape)}
     raise InputError(
         f"{path or 'The tree'} is a {type(node).__name__}, which cannot be sent: use dicts, lists, tuples and arrays."
     )
 
 
-def _rebuild(node: Any, data: memoryview, at: int) -> tuple[Any, int]:
+def _rebuild(node: Any, read: Callable[[np.dtype, tuple[int, ...]], np.ndarray]) -> Any:
     if "v" in node:
-        return node["v"], at
+        return node["v"]
     if "f" in node:
-        return float(node["f"]), at
+        return float(node["f"])
     if "a" in node:
-        dtype, shape = np.dtype(node["a"]), tuple(node["s"])
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(data, dtype, count, at).reshape(shape)
-        return array, at + count * dtype.itemsize
+        return read(np.dtype(node["a"]), tuple(node["s"]))
     if "d" in node:
-        out = {}
-        for key, child in node["d"].items():
-            out[key], at = _rebuild(child, data, at)
-        return out, at
-    children = []
-    for child in node.get("l") or node.get("t") or node.get("c") or []:
-        value, at = _rebuild(child, data, at)
-        children.append(value)
+        return {key: _rebuild(child, read) for key, child in node["d"].items()}
+    children = [_rebuild(child, read) for child in node.get("l") or node.get("t") or node.get("c") or []]
     if "n" in node:
-        return _registered(node["n"])(*children), at
-    return (children if "l" in node else tuple(children)), at
+        return _registered(node["n"])(*children)
+    return children if "l" in node else tuple(children)
 
 
 def _registered(name: str) -> Any:

@@ -61,6 +61,11 @@ class Execution(ABC):
         """How many rounds :meth:`advance` may be asked for at once; None: any number."""
         return None
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How rounds are carried out, as JSON can hold it: what their rounding depends on beside the run itself."""
+        return {"engine": type(self).__name__}
+
     @abstractmethod
     def advance(self, rounds: int) -> Progress:
         """Run so many rounds more. A call that is interrupted leaves everything as it was before."""

@@ -108,6 +108,11 @@ class IsolatedExecution(Execution):
         """The algorithm's state after the last round."""
         return self._state
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Every client a worker: nothing to choose."""
+        return {"engine": "isolated"}
+
     def advance(self, rounds: int) -> Progress:
         """Run so many rounds more, one after another."""
         done, before = [], self.snapshot()

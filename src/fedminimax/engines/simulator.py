@@ -29,6 +29,7 @@ from fedminimax.engines.store import DEVICE, HOST, JOURNAL, ClientStore
 from fedminimax.errors import InputError
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
+from fedminimax.interrupts import uninterrupted
 from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context
 from fedminimax.players import Tree
@@ -88,23 +89,31 @@ class Simulation(Execution):
         """How many rounds may be run before what clients remember must be made lasting; None: any number."""
         return None if self._store is None else max(1, JOURNAL // max(1, self._cohort * self._store.row_bytes))
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How cohorts are split and laid out."""
+        layout = self._program.layout
+        return {"engine": "simulator", "strategy": layout.strategy, "devices": layout.devices, "host_state": layout.host_state}
+
     def advance(self, rounds: int) -> Progress:
         """Run so many rounds more, in one call of a compiled program."""
         carry, progress = self._program.advance(self._given, self._carry, self.round, rounds, length=_room(rounds))
-        if self._store is not None:
-            try:
+        try:
+            progress = jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+            if self._store is not None:
                 carry = jax.block_until_ready(carry)
-            except KeyboardInterrupt:
+        except KeyboardInterrupt:
+            if self._store is not None:
                 jax.block_until_ready(carry)  # the rounds go on without us, and would write behind our back
                 self._store.rollback()
-                raise
-            self._store.commit()
-        progress = jax.tree.map(lambda a: np.asarray(a)[:rounds], progress)
+            raise
         if not self.messages:
             self.messages = self._program.script(self._given, self._carry).messages
-        self._carry, self.round = carry, self.round + rounds
-        if self._store is not None:
-            self._store.rounds = self.round
+        with uninterrupted():  # or states and rounds would not be of one time
+            if self._store is not None:
+                self._store.commit()
+                self._store.rounds = self.round + rounds
+            self._carry, self.round = carry, self.round + rounds
         return progress
 
     def snapshot(self) -> Snapshot:
@@ -167,6 +176,17 @@ class Simulator:
             return self
         return replace(self, client_store=Path(self.client_store) / name)
 
+    def beside(self, folder: Path, problem: Problem, clients: ClientSource, algorithm: Algorithm) -> Simulator:
+        """Return the engine for a run with a folder: clients' states that are too large for the device go to files there."""
+        large = self.client_store is None and (_bytes_of_states(problem, clients, algorithm) or 0) > _ON_DEVICE
+        return replace(self, client_store=folder) if large else self
+
+    def like(self, layout: Mapping[str, Any]) -> Simulator:
+        """Return the engine that lays clients out as a run before did, where this one leaves it open and there is as much."""
+        wanted = layout.get("devices")
+        fits = isinstance(wanted, int) and 1 <= wanted <= len(jax.devices())
+        return replace(self, devices=wanted) if self.devices is None and fits else self
+
     def open(
         self,
         problem: Problem,
@@ -189,9 +209,8 @@ class Simulator:
     ) -> ClientStore | None:
         """Return where the clients' states are to live on the host; None: on the device, or there are none."""
         where = self.client_store
-        own = jax.eval_shape(lambda: algorithm.init_client(problem))
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own)) * clients.count
-        if own is None or where == DEVICE or (where is None and size <= _ON_DEVICE):
+        size = _bytes_of_states(problem, clients, algorithm)
+        if size is None or where == DEVICE or (where is None and size <= _ON_DEVICE):
             return None
         initial = algorithm.init_client(problem)
         if where is None or where == HOST:
@@ -215,3 +234,9 @@ class Simulator:
         # host, and may hold each other up for ever.
         usable = host.usable(self.devices, worthwhile)
         return Layout(self.strategy, 1 if host_state else usable, host_state)
+
+
+def _bytes_of_states(problem: Problem, clients: ClientSource, algorithm: Algorithm) -> int | None:
+    """Return how large the clients' own states are together; None: they have none."""
+    own = jax.eval_shape(lambda: algorithm.init_client(problem))
+    return None if own is None else sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(own)) * clients.count

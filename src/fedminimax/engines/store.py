@@ -7,10 +7,12 @@ cohort. Rows that nobody has written take no room (untouched pages of memory, ho
 from __future__ import annotations
 
 import itertools
+import os
+import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from jax import lax
 from jax.experimental import io_callback
 from numpy.typing import DTypeLike
 
+from fedminimax.engines.undo import UndoLog
 from fedminimax.errors import InputError
 from fedminimax.players import Array, Tree
 
@@ -70,6 +73,38 @@ class RowFormat:
         return io_callback(write, jax.ShapeDtypeStruct((), jnp.int32), ids, here, self.pack(states), token)
 
 
+class Room:
+    """An array whose rows are read in place, and written so that a full disk is an error and not the end of the process.
+
+    Args:
+        array: in memory, or mapped to a file.
+    """
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        mapped = isinstance(array, np.memmap)
+        self._file = open(array.filename, "r+b", buffering=0) if mapped else None  # type: ignore[attr-defined]  # noqa: SIM115
+        self._first = array.offset if mapped else 0  # type: ignore[attr-defined]
+
+    def put(self, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Write some rows."""
+        if self._file is None:
+            self.array[ids] = rows
+            return
+        rows = np.ascontiguousarray(rows, self.array.dtype).reshape(len(ids), -1)
+        width, file = rows.shape[1] * rows.itemsize, self._file.fileno()
+        for id, row in zip(ids.tolist(), rows, strict=True):
+            at, left = self._first + id * width, memoryview(row.tobytes())
+            while left:
+                done = os.pwrite(file, left, at)
+                at, left = at + done, left[done:]
+
+    def settle(self) -> None:
+        """Wait until what was written is on disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+
 class ClientStore:
     """The states of N clients, all alike at first: one row of bytes each.
 
@@ -87,7 +122,7 @@ class ClientStore:
 
     def __init__(self, count: int, initial: Tree, folder: Path | None = None):
         initial = jax.tree.map(np.asarray, initial)
-        leaves, format_ = jax.tree.leaves(initial), RowFormat(initial)
+        format_ = RowFormat(initial)
         self._structure, self.shapes, self.row_bytes = format_.structure, format_.shapes, format_.row_bytes
         self.count, self.folder, self.rounds = count, folder, 0
         if folder is not None:
@@ -99,17 +134,47 @@ class ClientStore:
                     "wrote them continues in it; a result that was saved and loaded brings its states along, into any folder.)"
                 )
             folder.mkdir(parents=True, exist_ok=True)
-        self._initial = self._packed(jax.tree.map(lambda leaf: leaf[None], leaves))[0]
-        self._rows = self._room("states", (count, self.row_bytes), np.uint8)
-        self._written = self._room("written", (count,), bool)
+        self._begin(jax.tree.leaves(initial))
+
+    def _begin(self, initial: list[np.ndarray], mode: Literal["w+", "r+"] = "w+") -> None:
+        self._initial = self._packed([leaf[None] for leaf in initial])[0]
+        self._rows = self._room("states", (self.count, self.row_bytes), np.uint8, mode)
+        self._written = self._room("written", (self.count,), bool, mode)
         self._journal: dict[int, np.ndarray] = {}
+        self._waiting: dict[int, np.ndarray] = {}
+        self._undo = None if self.folder is None else UndoLog(self.folder, self.row_bytes)
         self.number = next(_NUMBERS)
         _OPEN[self.number] = self
 
-    def _room(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    def _room(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, mode: Literal["w+", "r+"]) -> Room:
         if self.folder is None:
-            return np.zeros(shape, dtype)
-        return np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, shape)
+            return Room(np.zeros(shape, dtype))
+        return Room(np.lib.format.open_memmap(self.folder / f"{name}.npy", mode, dtype, shape))
+
+    @classmethod
+    def reopen(cls, folder: Path, count: int, initial: Tree, mark: str, rounds: int) -> ClientStore:
+        """Return the store whose files are in a folder, with its states as they were at a checkpoint.
+
+        Args:
+            folder: where the files are.
+            count: N.
+            initial: one client's state before round 0.
+            mark: the checkpoint.
+            rounds: after how many rounds it was taken.
+        """
+        initial = jax.tree.map(np.asarray, initial)
+        store, format_ = cls.__new__(cls), RowFormat(initial)
+        store._structure, store.shapes, store.row_bytes = format_.structure, format_.shapes, format_.row_bytes
+        store.count, store.folder, store.rounds = count, folder, rounds
+        try:
+            store._begin(jax.tree.leaves(initial), "r+")
+        except (OSError, ValueError) as error:
+            raise InputError(f"The clients' states in {folder} cannot be read ({error}): a file is damaged or gone.") from None
+        if store._rows.array.shape != (count, store.row_bytes):
+            raise InputError(f"The clients' states in {folder} are those of other clients: the file has another shape.")
+        assert store._undo is not None
+        store._undo.go_back(mark, store._put, store.settle)
+        return store
 
     def _packed(self, leaves: list[np.ndarray]) -> np.ndarray:
         flat = [np.ascontiguousarray(leaf, s.dtype).reshape(len(leaf), -1) for leaf, s in zip(leaves, self.shapes, strict=True)]
@@ -118,10 +183,11 @@ class ClientStore:
     def read_rows(self, ids: Sequence[int] | Array) -> np.ndarray:
         """Return the states of some clients as bytes, [S, row_bytes]."""
         ids = np.asarray(ids)
-        rows = np.where(self._written[ids][:, None], self._rows[ids], self._initial)
+        rows = np.where(self._written.array[ids][:, None], self._rows.array[ids], self._initial)
         for place, id in enumerate(ids.tolist()):
-            if id in self._journal:
-                rows[place] = self._journal[id]
+            newest = self._journal.get(id, self._waiting.get(id))
+            if newest is not None:
+                rows[place] = newest
         return rows
 
     def write_rows(self, ids: Array, here: Array, rows: Array) -> None:
@@ -145,19 +211,54 @@ class ClientStore:
         return jax.tree.unflatten(self._structure, leaves)
 
     def commit(self) -> None:
-        """Make what was written lasting."""
-        for id, row in self._journal.items():
-            self._rows[id] = row
-            self._written[id] = True
+        """Make what was written lasting. Where files cannot take it, it waits in memory, and the run goes on."""
+        self._waiting |= self._journal
         self._journal.clear()
+        try:
+            self._flush()
+        except OSError as error:
+            warnings.warn(
+                f"The clients' states cannot be written to {self.folder} ({error}): they wait in memory until there is room.",
+                stacklevel=2,
+            )
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        ids = np.fromiter(self._waiting, np.int64, len(self._waiting))
+        if self._undo is not None:
+            old = self._undo.missing(ids)
+            self._undo.keep(old, self._written.array[old], self._rows.array[old])
+        self._put(ids, np.ones(len(ids), bool), np.stack(list(self._waiting.values())))
+        self._waiting.clear()
+
+    def _put(self, ids: np.ndarray, flags: np.ndarray, rows: np.ndarray) -> None:
+        self._rows.put(ids, rows)
+        self._written.put(ids, flags)
 
     def rollback(self) -> None:
         """Forget what was written since the last commit."""
         self._journal.clear()
 
+    def mark(self, name: str) -> None:
+        """Remember the states as they are now under the name of a checkpoint; names are in order."""
+        assert self._undo is not None, "a store in memory is kept as a whole"
+        self._flush()
+        self._undo.begin(name)
+
+    def forget(self, name: str) -> None:
+        """Let go of what checkpoints before this one were."""
+        if self._undo is not None:
+            self._undo.forget(name)
+
+    def settle(self) -> None:
+        """Make sure that what was written would survive the machine."""
+        self._rows.settle()
+        self._written.settle()
+
     def written(self) -> np.ndarray:
         """Return the numbers of the clients whose state was ever written."""
-        return np.flatnonzero(self._written)
+        return np.union1d(np.flatnonzero(self._written.array), np.fromiter(self._waiting, np.int64, len(self._waiting)))
 
     def dense(self) -> Tree:
         """Return all states, [N, ...]."""

@@ -1,0 +1,154 @@
+"""What a run is, settled before anything runs: its inputs, checked; where it begins, and where it will be over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientSource
+from fedminimax.engines.execution import Engine, Execution, Snapshot
+from fedminimax.engines.isolated import Isolated
+from fedminimax.engines.program import rehearse
+from fedminimax.engines.simulator import Simulator
+from fedminimax.errors import InputError
+from fedminimax.federation.availability import Availability
+from fedminimax.federation.guard import Guard
+from fedminimax.federation.round import Conditions
+from fedminimax.federation.trace import Trace
+from fedminimax.inputs import beginning, check_input
+from fedminimax.metrics import Metric, named
+from fedminimax.players import Tree
+from fedminimax.problems.forms import AnyProblem
+from fedminimax.problems.robust import Problem
+from fedminimax.result import Result
+
+SIMULATOR, ISOLATED = "simulator", "isolated"
+_ENGINES: dict[str, Callable[[], Engine]] = {SIMULATOR: Simulator, ISOLATED: Isolated}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is about to begin, or to go on.
+
+    Attributes:
+        problem: what to solve, bound to its clients.
+        clients: their data, as bound.
+        algorithm: the method.
+        conditions: who answers, what is let through, what is recorded.
+        seed: of all randomness.
+        metrics: what to evaluate, by name.
+        engine: what carries the rounds out.
+        first: the round at which the run begins.
+        last: the round at which it will be over.
+        eval_every: how many rounds apart the evaluations are; None: as :attr:`every` says.
+        trace: a record to replay.
+        start: where it starts or goes on; None: at the algorithm's own start.
+        before: the result of the rounds before those to come; None: there is none.
+        resumed: the round from which a run that was stopped goes on; None: it begins.
+    """
+
+    problem: Problem
+    clients: ClientSource
+    algorithm: Algorithm
+    conditions: Conditions
+    seed: int
+    metrics: dict[str, Metric]
+    engine: Engine
+    first: int
+    last: int
+    eval_every: int | None = None
+    trace: Trace | None = None
+    start: Snapshot | None = None
+    before: Result | None = None
+    resumed: int | None = None
+
+    @property
+    def every(self) -> int:
+        """How many rounds apart the evaluations are, counted from the first round."""
+        return self.eval_every or max(1, (self.last - self.first) // 50)
+
+    @property
+    def now(self) -> int:
+        """The next round."""
+        return self.first if self.resumed is None else self.resumed
+
+    @property
+    def method(self) -> str:
+        """The algorithm's name."""
+        return type(self.algorithm).__name__
+
+    def evaluates(self, round: int) -> bool:
+        """Tell whether the metrics are taken after so many rounds, whenever the run ends."""
+        return (round - self.first) % self.every == 0
+
+    def open(self) -> Execution:
+        """Begin the run on its engine."""
+        inputs = self.problem, self.clients, self.algorithm, self.conditions
+        return self.engine.open(*inputs, seed=self.seed, trace=self.trace, start=self.start)
+
+
+def planned(
+    problem: AnyProblem,
+    clients: ClientSource,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    seed: int,
+    eval_every: int | None,
+    metrics: Iterable[Metric] | Mapping[str, Metric] | Metric,
+    engine: str | Engine,
+    guard: Guard | None,
+    availability: Availability | None,
+    trace: Trace | None,
+    record: bool,
+    start: Result | Snapshot | Tree | None,
+) -> Plan:
+    """Return the plan of a run, or say what is wrong with its inputs (see :func:`fedminimax.run` for the arguments)."""
+    bound, data = check_input(problem, clients, algorithm, rounds, eval_every)
+    before = start if isinstance(start, Result) else None
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise InputError(f"seed must be a whole number, not {seed!r}.")
+    if availability is not None:
+        if not isinstance(availability, Availability):
+            raise InputError(f"availability must be an Availability, such as Availability(0.5), not {availability!r}.")
+        availability.check(data.count)
+    if record and before is not None and before.trace is None:
+        raise InputError("The result to continue has no trace to add to: record from the first round on.")
+    begin = beginning(algorithm, bound, data.count, start)
+    first = 0 if begin is None else begin.round
+    last = first + rounds
+    conditions = Conditions(guard or Guard(), availability, record)
+    if trace is not None:
+        if not isinstance(trace, Trace):
+            raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
+        asked = rehearse(bound, algorithm, data, conditions).asked
+        trace = trace.check(last, data.count, first).fit(asked, type(algorithm).__name__, last, first)
+        algorithm.check(data, trace.steps)
+    return Plan(
+        problem=bound,
+        clients=data,
+        algorithm=algorithm,
+        conditions=conditions,
+        seed=int(seed) if before is None else before.seed,
+        metrics=named(metrics),
+        engine=engine_of(engine),
+        first=first,
+        last=last,
+        eval_every=eval_every,
+        trace=trace,
+        start=begin,
+        before=before,
+    )
+
+
+def engine_of(engine: str | Engine) -> Engine:
+    """Return an engine by its name, or the one that is given."""
+    if isinstance(engine, str) and engine in _ENGINES:
+        return _ENGINES[engine]()
+    if isinstance(engine, (type, str)) or not isinstance(engine, Engine):
+        names = " or ".join(repr(name) for name in _ENGINES)
+        raise InputError(f"engine must be {names}, or an engine such as Simulator(devices=1), not {engine!r}.")
+    return engine
