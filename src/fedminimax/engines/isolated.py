@@ -48,6 +48,7 @@ class Worker:
         self._problem, self._algorithm = problem, algorithm
         self._notes: dict[str, Tree] = {}
         self._round = -1
+        self._learnt: tuple[str, Tree] | None = None
         self.held_out: dict[int, ClientData] = {}
 
     def handle(self, request: bytes) -> bytes:
@@ -55,6 +56,7 @@ class Worker:
         ask = wire.decode(request)
         if "parts" in ask:
             return wire.encode(own_parts(self._problem, self.id, self.data, self.held_out, ask["parts"]))
+        self.settle(ask["counted"])
         if ask["round"] != self._round:
             self._notes, self._round = {}, ask["round"]
         run = _program(self._problem, ask["function"])
@@ -71,9 +73,19 @@ class Worker:
             tuple(ask["arguments"]),
         )
         if out.state is not None and finite(out.value):
-            self.state = out.state
+            self._learnt = ask["exchange"], out.state
         self._notes[ask["place"]] = out.note
         return wire.encode({"value": _host(out.value), "work": _host(work)})
+
+    def settle(self, counted: str | None) -> None:
+        """Remember what was learnt in the last exchange, if its reply arrived; else forget it.
+
+        Args:
+            counted: the last exchange from which the server has this client's reply, as the next request tells.
+        """
+        if self._learnt is not None and self._learnt[0] == counted:
+            self.state = self._learnt[1]
+        self._learnt = None
 
 
 class IsolatedExecution(Execution):
@@ -95,8 +107,9 @@ class IsolatedExecution(Execution):
         self._weights = jnp.asarray(problem.client_weights(clients), float)
         own = algorithm.init_client(problem)
         self.workers = [Worker(i, clients.only(i), problem, algorithm, own) for i in range(clients.count)]
-        self._gatherer = Gatherer(problem, clients if data_on_server else Roll.of(clients), self.ask, self._give)
+        self._gatherer = Gatherer(problem, clients if data_on_server else Roll.of(clients), self._ask, self._give)
         self.round, self.messages = 0, []
+        self.counted: dict[int, str] = {}  # by client: the last exchange from which its reply arrived
         self._state: Tree = None
         if start is None:
             self._state = algorithm.init(problem)
@@ -133,25 +146,31 @@ class IsolatedExecution(Execution):
 
     def snapshot(self) -> Snapshot:
         """Return all that the run goes on from; only this, of all that is here, looks over the workers' walls."""
+        for worker in self.workers:
+            worker.settle(self.counted.get(worker.id))
         own = jax.tree.map(lambda *rows: np.stack([np.asarray(r) for r in rows]), *(w.state for w in self.workers))
         return Snapshot(jax.tree.map(np.asarray, self._state), own, self.round)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from there."""
-        self._state, self.round = jax.tree.map(jnp.asarray, snapshot.state), snapshot.round
+        self._state, self.round, self.counted = jax.tree.map(jnp.asarray, snapshot.state), snapshot.round, {}
         own = snapshot.client_states
         if own is None:
             return
         own = own.dense() if isinstance(own, ClientStore) else own
         for i, worker in enumerate(self.workers):
+            worker.settle(None)
             worker.state = jax.tree.map(lambda a, like, i=i: np.asarray(a, jnp.result_type(like))[i], own, worker.state)
 
     def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return every number of every metric at the state: from the workers' parts, or on all data where there are none."""
         return self._gatherer(metrics, self._state, Context.at(self.round, costs))
 
-    def ask(self, client: int, request: bytes) -> bytes:
-        """Send a client a request, and return its reply."""
+    def send(self, client: int, request: bytes) -> bytes | None:
+        """Send a client a request of a round, and return its reply; None: none arrived. Here none is ever lost."""
+        return self._ask(client, request)
+
+    def _ask(self, client: int, request: bytes) -> bytes:
         return self.workers[client].handle(request)
 
     def _give(self, client: int, number: int, share: ClientData) -> None:
@@ -241,9 +260,14 @@ class IsolatedRound(Round):
         name, algorithm = _sendable(request.fn)
         here = np.ones(size, bool) if request.present is None else np.asarray(request.present)
         replies: list[Tree] = [None] * size
-        accepted, work = np.zeros(size, bool), accounting.split(NO_WORK)
+        arrived, accepted, work = np.zeros(size, bool), np.zeros(size, bool), accounting.split(NO_WORK)
         for k in map(int, np.flatnonzero(here)):
-            reply = wire.decode(self.engine.ask(int(request.ids[k]), wire.encode(self._letter(name, request, k))))
+            id, letter = int(request.ids[k]), self._letter(name, request, k)
+            sent = self.engine.send(id, wire.encode(letter))
+            if sent is None:
+                continue
+            arrived[k], self.engine.counted[id] = True, letter["exchange"]
+            reply = wire.decode(sent)
             value, passed = guard.inspect(jax.tree.map(jnp.asarray, reply["value"]))
             replies[k], accepted[k] = value, bool(passed)
             work += reply["work"]
@@ -251,15 +275,15 @@ class IsolatedRound(Round):
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), expected.value)
         replies = [empty if reply is None else reply for reply in replies]
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *replies)
-        refused = int(np.sum(here & ~accepted))
+        done = Executed(stacked, None, jnp.asarray(arrived), jnp.asarray(accepted), expected.note, work)
         if weights is None:
-            return Executed(stacked, jnp.asarray(accepted), expected.note, refused, work)
+            return done
         kept = jnp.where(accepted, jnp.asarray(weights), 0.0)
         if guard.stacks:
-            total = players.scale(guard.combine(stacked, jnp.asarray(accepted)), jnp.sum(kept))
+            total = players.scale(guard.combine(stacked, done.accepted), jnp.sum(kept))
         else:
             total = jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), stacked)
-        return Executed(total, jnp.sum(kept), expected.note, refused, work)
+        return done._replace(value=total, weight=jnp.sum(kept))
 
     def _letter(self, function: str, request: Request, place: int) -> Tree:
         """Return what the client at a place of the cohort is sent."""
@@ -269,6 +293,8 @@ class IsolatedRound(Round):
         return {
             "function": function,
             "round": int(self.t),
+            "exchange": f"{self.t}/{len(self.answers)}",
+            "counted": self.engine.counted.get(id),
             "place": f"{request.number}/{place}",
             "key": _host(keys.derive(request.key, id)),
             "steps_word": _host(self.steps_words(jnp.asarray([id]))[0]),

@@ -75,11 +75,13 @@ class SimulatedRound(Round):
         out = jax.tree.map(lambda a: a[:size], stacked)
         if self.client_states is not None:
             self._remember(request.ids, out.here, out.state)
+        # Nothing is lost on the way: whoever is present replies.
+        done = Executed(out.value, None, out.here, out.accepted, out.note, sums.work)
         if request.weights is None:
-            return Executed(out.value, out.accepted, out.note, sums.refused, sums.work)
+            return done
         guard = request.guard
         total = players.scale(guard.combine(out.value, out.accepted), sums.weight) if guard.stacks else sums.value
-        return Executed(total, sums.weight, out.note, sums.refused, sums.work)
+        return done._replace(value=total, weight=sums.weight)
 
     def _rows(self, request: Request) -> _Row:
         ones = jnp.ones(request.ids.shape[0])
@@ -119,7 +121,6 @@ class SimulatedRound(Round):
         stack = request.weights is None or request.guard.stacks
         sums = _Sums(
             weight=jnp.sum(kept),
-            refused=jnp.sum(rows.present & ~done.accepted, dtype=jnp.int32),
             work=jnp.sum(done.work, axis=0),
             value=None if stack else jax.tree.map(lambda v: jnp.tensordot(kept.astype(v.dtype), v, 1), done.value),
         )
@@ -227,6 +228,5 @@ class _Sums(NamedTuple):
     """What is added up over clients as they finish."""
 
     weight: jax.Array
-    refused: jax.Array
     work: jax.Array
     value: Tree

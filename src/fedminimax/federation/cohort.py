@@ -280,8 +280,7 @@ class Cohort:
         """
         weights = self.weights if weights is None else jnp.asarray(weights)
         done = self._exchange(fn, broadcast, per_client, weights)
-        self._heard = done.accepted
-        return players.scale(done.value, jnp.where(done.accepted > 0, 1.0 / _nonzero(done.accepted), 0.0))
+        return players.scale(done.value, jnp.where(self.heard > 0, 1.0 / _nonzero(self.heard), 0.0))
 
     @overload
     def sum(
@@ -304,8 +303,7 @@ class Cohort:
         if self._joined is not None:  # an empty place has no weight to give to the others
             weights = jnp.where(self._joined, weights, 0.0)
         done = self._exchange(fn, broadcast, per_client, weights)
-        self._heard = done.accepted
-        share = jnp.where(done.accepted > 0, jnp.sum(weights) / _nonzero(done.accepted), 0.0)
+        share = jnp.where(self.heard > 0, jnp.sum(weights) / _nonzero(self.heard), 0.0)
         return players.scale(done.value, share)
 
     def _exchange(
@@ -341,15 +339,17 @@ class Cohort:
         own_key = keys.variant(key, CLIENT)
         request = Request(fn, self.number, self.ids, present, own_key, broadcast, per_client, self.note, weights, guard)
         done = current.execute(request)
-        answered = self.size if present is None else jnp.sum(present)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
         up = accounting.NOTHING if own else accounting.measure_reply(row)
         current.messages.append(Message(_function_name(fn), down, up, self.size, self._part))
-        current.traffic.append(Traffic(invited, answered, done.refused, done.work, waited))
+        refused = jnp.sum(done.arrived & ~done.accepted, dtype=jnp.int32)
+        current.traffic.append(Traffic(invited, jnp.sum(done.arrived), refused, done.work, waited))
         current.asked.exchanges.append(self.size)
-        current.answers.append(jnp.ones(self.size, bool) if present is None else present)
+        current.answers.append(done.arrived)
         current.waited.append(jnp.asarray(waited, jnp.float32))
-        self._present, self._asked, self.note = present, True, done.note
+        # Those whose reply did not count are not asked again: what comes next builds on what they have not contributed to.
+        self._present, self._asked, self.note = done.accepted, True, done.note
+        self._heard = self._heard if weights is None else done.weight
         return done
 
 

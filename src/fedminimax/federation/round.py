@@ -69,18 +69,24 @@ class Request(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """What an engine brings back from a cohort."""
+    """What an engine brings back from a cohort.
+
+    Fewer replies may arrive than clients were said to be present: a network loses some. What counts is what arrived, and a
+    client whose reply was lost remembers what it did before it was asked, so that a record of who arrived can be replayed.
+    """
 
     value: Tree
-    """The weighted sum of the replies, or the replies stacked."""
+    """The weighted sum of the replies, or the replies stacked; those that were not accepted are zeros."""
+    weight: jax.Array | None
+    """The total weight of the accepted replies; None: they are stacked."""
+    arrived: jax.Array
+    """Whose replies arrived, [S]."""
     accepted: jax.Array
-    """Which replies arrived and passed the guard, [S]; or for a sum, their total weight."""
+    """Whose replies also passed the guard, [S]."""
     note: Tree
     """What the clients keep until the end of the round, stacked."""
-    refused: Count
-    """How many replies the guard refused."""
     work: jax.Array
-    """What clients computed, in parts (see :func:`accounting.split`)."""
+    """What the clients whose replies arrived computed, in parts (see :func:`accounting.split`)."""
 
 
 class Attendance(NamedTuple):
