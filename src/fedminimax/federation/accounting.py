@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
     invited: Any
     """Clients that were sent the request."""
     answered: Any
-    """Clients whose reply arrived; 1 for an exchange between neighbours that took place."""
+    """Clients whose reply arrived, as the engine tells; 1 for an exchange between neighbours that took place."""
     dropped: Any
     """Replies that the guard refused."""
     work: Any
