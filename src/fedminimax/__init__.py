@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("data", "metrics", "models", "penalties", "problems", "sets")
 """The modules that are public as a whole."""
-_FUNCTIONS = ("compare", "run", "sweep")
+_FUNCTIONS = ("compare", "report", "run", "sweep")
 """Functions that have the name of the module that holds them."""
 
 
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:  # a checker would take it to mean that there is every nam
 
 
 class _Package(ModuleType):
-    """This package, in which ``run``, ``sweep`` and ``compare`` are functions, and not the modules that hold them.
+    """This package, in which ``run``, ``sweep``, ``compare`` and ``report`` are functions, and not the modules that hold them.
 
     When Python has imported a module it sets the package's attribute of that name, whoever imported it.
     """

@@ -1,4 +1,4 @@
-"""The command line: ``fedminimax demo``, ``fair``, ``check``, ``list``, and ``--version``."""
+"""The command line: ``fedminimax demo``, ``report``, ``compare``, ``watch`` ... (``fedminimax --help`` has them all)."""
 
 from __future__ import annotations
 
@@ -116,6 +116,66 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{option} has {text!r}, which is not a number.") from None
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(help="The folder of a run, an experiment or a sweep; or several.")],
+    out: Annotated[Path | None, typer.Option(help="The page (.html) or a folder for it; default: report.html there.")] = None,
+    metric: Annotated[str, typer.Option(help="The metric that the page opens with.")] = "",
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "",
+    better: Annotated[str, typer.Option(help="Which way --metric is better, lower or higher, where it is not known.")] = "",
+    only_page: Annotated[
+        bool, typer.Option("--only-page", help="Write no figures (PNG, PDF) and tables (CSV, LaTeX).")
+    ] = False,
+) -> None:
+    """Write one page that says who is best and whether that is more than noise, with curves, tables and the spec."""
+    from fedminimax.commands.report import write_report
+
+    write_report(folders, out, metric or None, title or None, better or None, only_page)
+
+
+@app.command("compare")
+def compare_command(
+    folders: Annotated[list[Path], typer.Argument(help="Two or more folders of runs or experiments.")],
+    out: Annotated[Path, typer.Option(help="The page (.html), or a folder for it.")] = Path("compare.html"),
+    metric: Annotated[str, typer.Option(help="The metric that the page opens with.")] = "",
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "",
+    better: Annotated[str, typer.Option(help="Which way --metric is better, lower or higher, where it is not known.")] = "",
+    only_page: Annotated[
+        bool, typer.Option("--only-page", help="Write no figures (PNG, PDF) and tables (CSV, LaTeX).")
+    ] = False,
+) -> None:
+    """Put several folders of runs on one page; what is called alike in two of them is told apart by the folder's name."""
+    from fedminimax.commands.report import write_report
+
+    if len(folders) < 2:
+        raise InputError("compare needs two folders or more: for one, use `fedminimax report`.")
+    write_report(folders, out, metric or None, title or None, better or None, only_page)
+
+
+@app.command("watch")
+def watch_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a running experiment, or of a run.")],
+    port: Annotated[int, typer.Option(help="The port of the page on 127.0.0.1; 0: a free one.")] = 0,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Show it here; so it is where there is no browser.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Serve the page, but do not open it.")] = False,
+    every: Annotated[float, typer.Option(help="Look again after so many seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and leave.")] = False,
+) -> None:
+    """Show an experiment while it runs, as a live page on this machine or in the terminal."""
+    from fedminimax.report.watch import watch
+
+    if every <= 0:
+        raise InputError(f"--every is {every}, but must be more than 0 seconds.")
+    watch(
+        folder,
+        port=port,
+        terminal=True if terminal else False if no_browser else None,
+        browser=not no_browser,
+        every=every,
+        once=once,
+    )
 
 
 @app.command("check")

@@ -27,13 +27,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedminimax._version import __version__
 from fedminimax.errors import InputError
-from fedminimax.result import Result
+
+if TYPE_CHECKING:  # reports are made without JAX
+    from fedminimax.result import Result
 
 FORMAT = 1
 """The number of this layout; folders with a greater one were written by a later version."""

@@ -59,6 +59,7 @@ from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair
 from fedminimax.players import Point
 from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task
 from fedminimax.progress import ProgressBar
+from fedminimax.report import report
 from fedminimax.result import Result
 from fedminimax.resume import resume
 from fedminimax.run import run
@@ -146,6 +147,7 @@ __all__ = [
     "Weighted",
     "compare",
     "local_solver",
+    "report",
     "resume",
     "run",
     "sweep",

@@ -1,0 +1,95 @@
+"""What a reader must know before believing a comparison: what is missing, diverged or shorter, and which methods are one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedminimax.folders import FINISHED, STOPPED, Record
+from fedminimax.report.words import listed
+
+if TYPE_CHECKING:
+    from fedminimax.report.evidence import Evidence
+
+_ALIKE = 1e-3
+"""Curves that are apart by less than this share of their range are said to be almost the same."""
+
+
+def notes(evidence: Evidence) -> list[str]:
+    """Say what is uneven: runs that are missing, diverged or shorter, and methods that are one."""
+    found = []
+    for label in evidence.labels:
+        if lost := evidence.lost[label]:
+            total = len(lost) + len(evidence.counted[label]) + len(evidence.unfinished[label])
+            found.append(
+                f"{len(lost)} of {total} runs of {label} diverged ({_seeds(lost)}): they are in no mean, and {label} is not "
+                "called best while another method kept all its runs."
+            )
+        if rest := evidence.unfinished[label]:
+            far = listed([f"seed {r.seed}: {r.status} at round {r.rounds} of {r.wanted}" for r in rest])
+            found.append(f"{label} has unfinished runs that are not counted ({far}).")
+        settings = {record.settings for record in evidence.counted[label]}
+        if len(settings) > 1:
+            found.append(f"Runs called {label} have different settings: {'; '.join(sorted(settings))}.")
+    compared = [record for runs in evidence.counted.values() for record in runs]
+    if compared and not any(record.status in (FINISHED, STOPPED) for record in compared):
+        found.append("No run is finished: this is how they stand.")
+    ends = {int(record.history["round"][-1]) for record in compared}
+    if len(ends) > 1:
+        short = next(r for r in compared if int(r.history["round"][-1]) == evidence.round)
+        how = f", {short.status}" if short.status != FINISHED else ""
+        found.append(
+            f"The runs are not equally long ({min(ends)} to {max(ends)} rounds). They are compared at round {evidence.round}, "
+            f"where the shortest ends ({short.label}, seed {short.seed}{how})."
+        )
+    places = {int(record.history["round"][evidence.at(record)]) for record in compared}
+    if len(places) > 1:
+        found.append(
+            f"They were not evaluated at the same rounds: the nearest before are taken, {min(places)} to {max(places)}."
+        )
+    seeds = {label: {r.seed for r in runs} for label, runs in evidence.counted.items() if runs}
+    if len({frozenset(own) for own in seeds.values()}) > 1:
+        found.append(
+            "The methods have not all been run with the same seeds: means are over each one's own, tests over the shared."
+        )
+    return found + _twins(evidence)
+
+
+def _seeds(records: list[Record]) -> str:
+    return ("seed " if len(records) == 1 else "seeds ") + listed([str(record.seed) for record in records])
+
+
+def _twins(evidence: Evidence) -> list[str]:
+    """Say which labels are one curve, or nearly."""
+    notes = []
+    names = [label for label in evidence.labels if evidence.counted[label]]
+    for k, a in enumerate(names):
+        for b in names[k + 1 :]:
+            apart = [_apart(evidence, a, b, metric) for metric in evidence.metrics]
+            known = [gap for gap in apart if gap is not None]
+            if known and max(known) == 0.0:
+                notes.append(
+                    f"{a} and {b} are the same to all digits, in every metric, seed and evaluation: what should tell them "
+                    "apart does nothing here."
+                )
+            elif known and max(known) < _ALIKE:
+                notes.append(f"{a} and {b} are almost the same: no metric of theirs is apart by {_ALIKE:.1%} of its range.")
+    return notes
+
+
+def _apart(evidence: Evidence, a: str, b: str, metric: str) -> float | None:
+    """Return the greatest difference of two methods' curves over their range; None where they cannot be compared."""
+    first, second = ({r.seed: r.history.get(metric) for r in evidence.counted[label]} for label in (a, b))
+    gaps = []
+    for seed in first.keys() & second.keys():
+        one, other = first[seed], second[seed]
+        if one is None or other is None or one.shape != other.shape:
+            return None
+        if np.array_equal(one, other, equal_nan=True):
+            gaps.append(0.0)
+            continue
+        sound = np.isfinite(one) & np.isfinite(other)
+        both = np.concatenate([one[sound], other[sound]])
+        gaps.append(float(np.max(np.abs(one[sound] - other[sound])) / np.ptp(both)) if sound.any() and np.ptp(both) else 1.0)
+    return max(gaps, default=None)
