@@ -46,6 +46,7 @@ class Row:
         p: of the paired t-test, times the number of comparisons; None where it was not done.
         constant: whether the lead is the same number with every seed.
         lost: how many of its runs diverged or are not finite here.
+        diverged: how many of these diverged.
     """
 
     label: str
@@ -58,6 +59,7 @@ class Row:
     p: float | None = None
     constant: bool = False
     lost: int = 0
+    diverged: int = 0
 
     @property
     def mean(self) -> float:
@@ -72,7 +74,8 @@ class Row:
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        lost = f"{self.lost} of {self.lost + len(self.values)} runs diverged" if self.lost else ""
+        how = "diverged" if self.lost == self.diverged else "diverged or not finite" if self.diverged else "not finite"
+        lost = f"{self.lost} of {self.lost + len(self.values)} runs {how}" if self.lost else ""
         if self.verdict == BEHIND and self.constant:
             told = f"behind, by the same amount with each of {self.pairs} seeds"
         elif self.verdict == BEHIND:
@@ -168,7 +171,7 @@ class Evidence:
 
     def _row(self, label: str, metric: str) -> Row:
         values: dict[int, float] = {}
-        lost = len(self.lost[label])
+        lost = diverged = len(self.lost[label])
         for record in self.counted[label]:
             if metric in record.metrics:
                 value = float(record.history[metric][self.at(record)])
@@ -176,7 +179,7 @@ class Evidence:
                     values[record.seed] = value
                 else:
                     lost += 1
-        return Row(label, metric, values, lost=lost)
+        return Row(label, metric, values, lost=lost, diverged=diverged)
 
     def at(self, record: Record) -> int:
         """Return which evaluation of a run is compared: its last one that is not after the common round."""
@@ -234,7 +237,7 @@ def summary(records: Iterable[Record], metrics: Sequence[str] | None = None) -> 
             "least": [min(row.values.values(), default=float("nan")) for row in rows],
             "greatest": [max(row.values.values(), default=float("nan")) for row in rows],
             "seeds": [len(row.values) for row in rows],
-            "diverged": [row.lost for row in rows],
+            "lost": [row.lost for row in rows],
             "best": [row.verdict == BEST for row in rows],
             "behind": [float("nan") if row.behind is None else row.behind for row in rows],
             "pairs": [row.pairs for row in rows],

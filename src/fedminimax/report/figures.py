@@ -57,7 +57,7 @@ def curve_axes(evidence: Evidence, metric: str, against: str = ROUND) -> Axes:
             ax.fill_between(x, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
         positive = positive and bool((band.low > 0).all())
     spans = [one.bands[metric].mean for one in drawn if len(one.bands[metric].mean)]
-    if spans and positive and max(s.max() for s in spans) > 100 * min(s.min() for s in spans):
+    if spans and positive and max(s.max() for s in spans) > 50 * min(s.min() for s in spans):
         ax.set_yscale("log")  # a linear axis would show the first rounds only
     ax.set(xlabel=AXES[against], ylabel=evidence.called(metric))
     ax.spines[["top", "right"]].set_visible(False)

@@ -37,7 +37,9 @@ const FM = (() => {
       ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis },
     };
   };
-  const OPTIONS = { responsive: true, displaylogo: false, showLink: false, plotlyServerURL: "", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { scale: 2 } };
+  // Only these buttons: by default plotly has one that sends the chart's data to a company.
+  const BUTTONS = [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
+  const OPTIONS = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", modeBarButtons: BUTTONS, toImageButtonOptions: { scale: 2 } };
   const draw = (id, traces, more) => Plotly.react(id, traces, layout(more), { ...OPTIONS, displayModeBar: narrow() ? false : "hover" });
 
   const chosen = (name) => {
@@ -183,7 +185,7 @@ const FM = (() => {
         const v = z[i][j], tried = cell.has(JSON.stringify([x, y]));
         const isBest = best !== null && s.settings[best][kx] === x && s.settings[best][ky] === y;
         if (xs.length * ys.length > 120 && v !== null && !isBest) return;
-        const full = v === null ? false : (v - low) / (high - low || 1) > 0.5;
+        const full = v !== null && (v - low) / (high - low || 1) > (dark() ? 0.6 : 0.4);
         const text = v === null ? (tried ? "× diverged" : "") : short(v);
         notes.push({ x: j, y: i, xref: "x", yref: "y", text: isBest ? `<b>[${text}]</b>` : narrow() && v === null ? (tried ? "×" : "") : text, showarrow: false, font: { size: narrow() ? 10 : 12, color: v === null ? own("--ink") : full !== dark() ? "#fff" : "#111" } });
       }));
@@ -203,12 +205,14 @@ const FM = (() => {
     const metric = chosen("metric");
     document.querySelectorAll("[data-metric]").forEach((e) => { e.hidden = e.dataset.metric !== metric; });
   }
-  function scales(data) { // a metric without positive values has no log scale
-    const log = document.querySelector('input[name="scale"][value="log"]');
-    if (!log) return;
-    const metric = chosen("metric");
-    log.disabled = !data.lines.some((one) => one.bands[metric] && unpack(one.bands[metric].mean).some((v) => v > 0));
-    if (log.disabled && log.checked) document.querySelector('input[name="scale"][value="linear"]').checked = true;
+  let own_scale = false; // whether somebody chose one
+  function scales(data) { // a metric without positive values has no log scale; one over several decades begins with it
+    const log = document.querySelector('input[name="scale"][value="log"]'), linear = document.querySelector('input[name="scale"][value="linear"]');
+    const metric = chosen("metric"), all = data.lines.flatMap((one) => (one.bands[metric] ? unpack(one.bands[metric].mean) : []));
+    const least = all.reduce((a, b) => Math.min(a, b), Infinity), most = all.reduce((a, b) => Math.max(a, b), -Infinity);
+    log.disabled = !(most > 0);
+    if (!own_scale) (least > 0 && most > 50 * least ? log : linear).checked = true;
+    if (log.disabled && log.checked) linear.checked = true;
   }
   function keys(data) { // the line of every method, beside its name
     document.querySelectorAll("svg.key").forEach((e) => {
@@ -223,6 +227,7 @@ const FM = (() => {
     drawers.push(() => keys(data));
     if (there("curves-chart")) {
       drawers.push(() => { scales(data); curves(data); });
+      onSwitch(["scale"], () => { own_scale = true; });
       onSwitch(["metric"], () => { follow(); scales(data); curves(data); });
       onSwitch(["against", "scale", "across", "band"], () => curves(data));
       follow();
@@ -241,5 +246,5 @@ const FM = (() => {
     addEventListener("afterprint", () => { printing = false; all(); });
     document.documentElement.dataset.drawn = "yes";
   }
-  return { start, curves, follow, scales, keys };
+  return { start, curves, scales, chose: () => { own_scale = true; } };
 })();

@@ -58,6 +58,7 @@
     }
     if (!ended) setTimeout(poll, EVERY);
   }
+  document.querySelectorAll('input[name="scale"]').forEach((e) => e.addEventListener("change", FM.chose));
   document.querySelectorAll("select, input").forEach((e) => e.addEventListener("change", show));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   poll();
