@@ -20,8 +20,13 @@ from fedminimax.steps import Steps
 class DeltaFL(LocalDescent[Model]):
     r"""Averaging over the clients in the tail: it minimises the mean of the worst share alpha of the losses (the CVaR).
 
-    The cohort reports :math:`f_i(x)`; those at or above its (1 - alpha)-quantile (interpolated linearly) take K local steps,
-    and the model moves by their mean. alpha = 1 is FedAvg.
+    The cohort reports :math:`f_i(x)`; those at or above its (1 - alpha)-quantile (interpolated linearly) take K local steps
+    :math:`u_i \leftarrow u_i - \eta g_i(u_i; \xi)` from x, and the model moves by their mean:
+
+    .. math:: T = \{i \in S : f_i(x_t) \ge Q_{1-\alpha}\},\quad
+              x_{t+1} = x_t + \eta_g \sum_{i \in T} \frac{p_i}{\sum_{j \in T} p_j} (u_i^{(K)} - x_t)
+
+    alpha = 1 is FedAvg.
 
     Args:
         lr_x: the clients' step size.

@@ -51,6 +51,10 @@ class FedAvg(LocalDescent[Model]):
 class FedProx(FedAvg):
     r"""FedAvg whose clients are pulled back to where the round began: local steps on f_i(u) + mu/2 ||u - x_t||^2.
 
+    .. math:: u_i^{(k+1)} = u_i^{(k)} - \eta [g_i(u_i^{(k)}; \xi) + \mu (u_i^{(k)} - x_t)]
+
+    and the server averages as FedAvg's does.
+
     Args:
         mu: the strength of the pull; 0 is FedAvg.
     """

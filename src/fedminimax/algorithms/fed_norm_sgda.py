@@ -264,8 +264,9 @@ class FedNormSGDA(_Normalised[Point]):
 class FedNormSGDAPlus(_Normalised[SnapshotState]):
     r"""Fed-Norm-SGDA+: Fed-Norm-SGDA whose y-gradients are taken at a snapshot of x.
 
-    :math:`g_{y,i}` uses :math:`\nabla_y f_i(\hat x, y^{(k)}; \xi)` with :math:`\hat x = x_t` refreshed when t is a multiple of
-    ``snapshot_every`` (S).
+    .. math:: g_{y,i} = \frac{1}{\|a_i\|_1} \sum_k a_i^{(k)} \nabla_y f_i(\hat x, y^{(k)}; \xi)
+
+    with :math:`\hat x = x_t` refreshed when t is a multiple of ``snapshot_every`` (S); all else is Fed-Norm-SGDA's.
 
     Args:
         lr_x: eta_x, the clients' step size for x.

@@ -35,11 +35,13 @@ def FedSGDAPlus(
     batch_size: int | None = None,
     cohort_size: int | None = None,
 ) -> FedNormSGDAPlus:
-    """FedSGDA+: Local SGDA+ with step sizes on the server, which is Fed-Norm-SGDA+ with equal steps and plain local solvers.
+    r"""FedSGDA+: Local SGDA+ with step sizes on the server, which is Fed-Norm-SGDA+ with equal steps and plain local solvers.
 
-    x <- x + server_lr_x (x-bar - x), y <- P_Y(y + server_lr_y (y-bar - y)) after K local steps, whose y-gradients are taken at
-    a snapshot of x that changes every ``snapshot_every`` rounds, on the same minibatch (as in the authors' published code,
-    which has one server step for both players). With server steps of 1 it is Local SGDA+.
+    .. math:: x \leftarrow x + \eta_{x,g} (\bar x - x),\quad y \leftarrow P_Y(y + \eta_{y,g} (\bar y - y))
+
+    after K local steps, whose means are x-bar and y-bar and whose y-gradients are taken at a snapshot of x
+    that changes every ``snapshot_every`` rounds, on the same minibatch (as in the authors' published code, which has one server
+    step for both players). With server steps of 1 it is Local SGDA+.
     """
     return FedNormSGDAPlus(
         lr_x=lr_x,

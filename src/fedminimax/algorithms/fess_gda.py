@@ -183,9 +183,12 @@ class FessGDA(LocalUpdates[SmoothedState]):
 
 
 def SmoothedGDA(lr_x: Scalar, lr_y: Scalar, p: Scalar = 1.0, beta: Scalar = 0.05) -> FessGDA:
-    """Smoothed-GDA (Algorithm 2): FESS-GDA with K = 1 and the full batch, meant for one client.
+    r"""Smoothed-GDA (Algorithm 2): FESS-GDA with K = 1 and the full batch, meant for one client.
 
-    x <- x - lr_x (grad_x f + p (x - z)), y <- P_Y(y + lr_y grad_y f), z <- z + beta (x - z); simultaneous in x and y.
+    .. math::
+        x_{t+1} &= x_t - \eta_x [\nabla_x f(x_t, y_t) + p (x_t - z_t)] \\
+        y_{t+1} &= P_Y(y_t + \eta_y \nabla_y f(x_t, y_t)) \\
+        z_{t+1} &= z_t + \beta (x_{t+1} - z_t)
     """
     return FessGDA(lr_x=lr_x, lr_y=lr_y, p=p, beta=beta, local_steps=1)
 
