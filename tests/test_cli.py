@@ -35,17 +35,22 @@ def test_version_and_list(tmp_path):
     assert {"Value", "Phi", "ClientLoss", "AUC", "InceptionScore", "Consensus", "On"} <= shown, "each metric with a line"
 
 
-def test_demo_trains_shows_a_table_and_saves_a_figure(tmp_path):
-    done = call("demo", "--rounds", "30", "--out", "pictures", cwd=tmp_path, COLUMNS="120")
+def test_demo_shows_whom_the_methods_serve_and_ends_in_a_report(tmp_path):
+    done = call("demo", "--rounds", "20", "--seeds", "2", "--out", "here", cwd=tmp_path, COLUMNS="120")
     assert done.returncode == 0, done.stderr
     rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
-    for method in ("FESS-GDA", "Local SGDA"):
-        average, worst = (float(cell.strip().rstrip("%")) for cell in rows[method].split("│")[2:4])
-        assert 100 >= average > 70
-        assert average > worst > 0
-    picture = tmp_path / "pictures" / "demo.png"
-    assert picture.read_bytes()[:4] == b"\x89PNG"
+    number = lambda cell: float(cell.strip().rstrip("%").split(" ± ")[0])
+    average, worst = ({name: number(line.split("│")[k]) for name, line in rows.items()} for k in (2, 3))
+    assert set(rows) == {"SCAFF-PD", "FedAvg", "DRFA", "pooled (not federated)"}
+    assert all(100 >= average[name] > worst[name] > 0 for name in rows)
+    assert worst["SCAFF-PD"] > worst["FedAvg"] + 5, "it must show something"
+    page = (tmp_path / "here" / "report.html").read_text()
+    assert "Fair to the worst client" in page
+    assert sorted(p.parent.name for p in (tmp_path / "here" / "runs").glob("*/seed-1")) == ["DRFA", "FedAvg", "SCAFF-PD"]
     assert "rounds/s" not in done.stderr, "no progress bar where nobody looks"
+    other = call("demo", "--rounds", "20", "--split", "1", "--out", "here", cwd=tmp_path, COLUMNS="300")
+    assert other.returncode == 2
+    assert "holds another run" in other.stderr
 
 
 @pytest.mark.parametrize(

@@ -39,21 +39,24 @@ def options(
 
 @app.command("demo")
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Where to write the figure.")] = Path("fedminimax-demo"),
+    out: Annotated[Path, typer.Option(help="Where to write the runs, the figures and the report.")] = Path("fedminimax-demo"),
     data: Annotated[str, typer.Option(help="The dataset: digits needs no file; see `fedminimax list`.")] = "digits",
-    rounds: Annotated[int, typer.Option(help="How many communication rounds.")] = 150,
-    seed: Annotated[int, typer.Option(help="The seed of the split, the model and all sampling.")] = 0,
+    rounds: Annotated[int, typer.Option(help="How many communication rounds.")] = 100,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 5,
+    split: Annotated[int, typer.Option(help="The seed of the division of the data among the clients.")] = 0,
 ) -> None:
-    """Train a fair image classifier on ten unlike clients: FESS-GDA against Local SGDA."""
+    """Train a model that serves the worst-off client too, three ways, and end in a report."""
     from fedminimax.cache import keep_programs
     from fedminimax.commands.demo import demo
 
     if rounds < 5:
         raise InputError(f"--rounds is {rounds}, but the demonstration needs at least 5.")
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}: give at least 1.")
     if out.exists() and not out.is_dir():
         raise InputError(f"--out is {out}, which is a file: give a folder.")
     keep_programs()
-    demo(out, data, rounds, seed)
+    demo(out, data, rounds, seeds, split)
 
 
 @app.command("fair")
