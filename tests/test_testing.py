@@ -23,9 +23,9 @@ def methods():
     class Mine(LocalUpdates):
         lr_x: Scalar
         lr_y: Scalar
-        local_steps: int = static(default=2)
-        batch_size: int | None = static(default=4)
-        cohort_size: int | None = static(default=3)
+        local_steps: int = static(default=2, kw_only=True)
+        batch_size: int | None = static(default=4, kw_only=True)
+        cohort_size: int | None = static(default=3, kw_only=True)
         solver = fm.Plain()
 
         def init(self, problem):
@@ -54,6 +54,15 @@ def methods():
     yield Mine(0.02, 0.02), Careless(0.02, 0.02)
     for name in set(ALGORITHMS) - before:
         del ALGORITHMS[name]
+
+
+def test_what_a_base_declares_stays_a_keyword():
+    with pytest.raises(fm.InputError, match=r"Ours has local_steps from a base .* static\(default=..., kw_only=True\)"):
+
+        @algorithm
+        class Ours(LocalUpdates):
+            lr_x: Scalar
+            local_steps: int = static(default=2)
 
 
 def test_a_sound_method_passes_and_a_careless_one_is_told_why(methods):

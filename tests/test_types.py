@@ -15,6 +15,7 @@ PACKAGE = ROOT / "src" / "fedminimax"
 MISTAKES = """
 from typing import NamedTuple
 
+import fedminimax as fm
 from fedminimax.authoring import (
     Algorithm, Client, ClientProblem, Clients, Decentralized, LocalUpdates, MinimaxProblem, NodeProblem, Nodes,
     PersonalizedProblem, Point, Reply, RobustClientProblem, RobustMethod, RobustProblem, Rows, Scalar, Tree, Weighed,
@@ -101,6 +102,14 @@ class OnNodes(Decentralized[Point]):
     def move(self, problem: NodeProblem, node: Client, z: Point) -> Point:
         problem.no_coupling  # WRONG: no_coupling
         return problem.coupled(problem.grad(z.x, z.y, node.batch(2)), z)
+
+
+fm.FessGDA(0.1, 0.1, local_step=3)  # WRONG: local_step
+fm.FessGDA(0.1, 0.1, batch_size="all")  # WRONG: batch_size
+fm.ParallelSGDA(0.1, 0.1, local_steps=3)  # WRONG: local_steps
+fm.CDMA(0.1, 0.1, 3)  # WRONG: CDMA
+fm.DRFA(0.1, 0.1, local_steps=fm.UniformSteps(1, 2))  # WRONG: local_steps
+fm.LocalSGDA(0.1, 0.1, local_steps=fm.UniformSteps(1, 2), batch_size=None, cohort_size=4).replace(lr_x=0.2).local_steps
 """
 
 SCRIPT = """

@@ -9,6 +9,7 @@ from fedminimax.algorithms.base import Algorithm, algorithm, state, static
 from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.algorithms.local import descent_ascent, gradient, refresh, server_step
 from fedminimax.algorithms.robust import Model, RobustMethod, Weighed
+from fedminimax.algorithms.settings import WithBatches, WithCohorts, WithSteps
 from fedminimax.algorithms.solvers import LocalUpdates, Momentum, Plain, Proximal, Solver, Weighted, solver_of
 from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
@@ -58,6 +59,9 @@ __all__ = [
     "UniformSteps",
     "Weighed",
     "Weighted",
+    "WithBatches",
+    "WithCohorts",
+    "WithSteps",
     "algorithm",
     "descent_ascent",
     "gradient",

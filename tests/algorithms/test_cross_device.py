@@ -138,6 +138,8 @@ def test_cd_mage_equals_its_box(task, same_cohort):
         x, y = np.mean([e[0] for e in ends], axis=0), np.mean([e[1] for e in ends], axis=0)
     np.testing.assert_allclose(result.x, x, rtol=1e-11)
     np.testing.assert_allclose(result.y, y, rtol=1e-11)
+    np.testing.assert_allclose(result.state.estimate.x, u, rtol=1e-11)  # of the last round, with which z was made
+    np.testing.assert_allclose(result.state.estimate.y, v, rtol=1e-11)
 
 
 def test_the_second_phase_of_one_cohort_goes_to_those_who_answered_the_first(task):

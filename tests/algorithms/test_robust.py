@@ -88,8 +88,8 @@ def test_fed_avg_and_fed_prox_are_their_boxes(task):
     q = Quadratics(task)
     free = lambda x: x
     for method, pull, x_set, project in (
-        (fm.FedAvg(0.05, 1.3, K, None, 3), 0.0, BALL, onto_ball),
-        (fm.FedProx(0.05, 1.3, K, None, 3, mu=0.7), 0.7, None, free),
+        (fm.FedAvg(0.05, 1.3, local_steps=K, cohort_size=3), 0.0, BALL, onto_ball),
+        (fm.FedProx(0.05, 1.3, local_steps=K, cohort_size=3, mu=0.7), 0.7, None, free),
     ):
         weighted = dataclasses.replace(task, problem=task.problem.replace(weights=p, x_set=x_set))
         result = go(weighted, method, record=True)
@@ -107,7 +107,7 @@ def test_fed_avg_and_fed_prox_are_their_boxes(task):
 
 
 def test_scaffold_is_its_box(task):
-    result = go(task, fm.Scaffold(0.05, 0.9, K, None, 3), rounds=6, record=True)
+    result = go(task, fm.Scaffold(0.05, 0.9, local_steps=K, cohort_size=3), rounds=6, record=True)
     q, x, c, own = Quadratics(task), np.zeros(DIM), np.zeros(DIM), np.zeros((N, DIM))
     for cohort in result.trace.cohorts[0]:
         moves, changes = [], []
@@ -136,7 +136,8 @@ def test_afl_is_its_box_with_and_without_local_steps(task):
 
 
 def test_drfa_is_its_box_from_the_recorded_cohorts_and_snapshots(task):
-    result = go(task, fm.DRFA(0.05, 0.02, K, None, 3), rounds=8, record=True)
+    method = fm.DRFA(0.05, 0.02, local_steps=K, cohort_size=3)
+    result = go(task, method, rounds=8, record=True)
     first, second = result.trace.cohorts
     stops = result.trace.draws["t"]
     assert set(stops) <= {1, 2, 3}
@@ -152,9 +153,8 @@ def test_drfa_is_its_box_from_the_recorded_cohorts_and_snapshots(task):
         w = chi_prox(w, v, 0.02 * K, 0.2)
     same(result.x, x)
     same(result.w, w)
-    replayed = fm.run(
-        task.problem, task.clients, fm.DRFA(0.05, 0.02, K, None, 3), rounds=8, seed=99, trace=result.trace, eval_every=8
-    )
+    same(result.state.x_snapshot, snapshot)
+    replayed = fm.run(task.problem, task.clients, method, rounds=8, seed=99, trace=result.trace, eval_every=8)
     same(replayed.x, result.x)
 
 
@@ -200,14 +200,14 @@ def test_scaff_pd_reports_on_all_examples_or_on_a_minibatch(task):
 
 def test_q_fed_avg_and_delta_fl_are_their_boxes(task):
     q = Quadratics(task)
-    result = go(task, fm.QFedAvg(0.05, 2.0, K, None, 3), record=True)
+    result = go(task, fm.QFedAvg(0.05, 2.0, local_steps=K, cohort_size=3), record=True)
     x = np.zeros(DIM)
     for cohort in result.trace.cohorts[0]:
         f, D = q.losses(x)[cohort], np.array([(x - local(q, i, x, 0.05, K)[-1]) / 0.05 for i in cohort])
         h = 2.0 * f * (D**2).sum(axis=1) + f**2 / 0.05
         x = x - (f**2) @ D / h.sum()
     same(result.x, x)
-    result = go(task, fm.DeltaFL(0.05, 0.4, 1.0, K, None, 4), record=True)
+    result = go(task, fm.DeltaFL(0.05, 0.4, 1.0, local_steps=K, cohort_size=4), record=True)
     x = np.zeros(DIM)
     for cohort in result.trace.cohorts[0]:
         f = q.losses(x)[cohort]
@@ -393,7 +393,7 @@ def test_baselines_reach_what_they_minimise(task):
     same(afl.w, saddle.y, 1e-9)
     assert np.linalg.norm(go(task, fm.AFL(0.02, 0.3, local_steps=8), 3000).x - saddle.x) > 1e-3
     # q-FFL with K = 1: the gradient of sum_i f_i^(q+1) vanishes.
-    x = go(task, fm.QFedAvg(0.1, 2.0, 1), 3000).x
+    x = go(task, fm.QFedAvg(0.1, 2.0, local_steps=1), 3000).x
     f = q.losses(x)
     np.testing.assert_allclose(sum(f[i] ** 2 * q.grad(i, x) for i in range(N)), 0, atol=1e-9)
 

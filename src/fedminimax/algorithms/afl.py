@@ -34,8 +34,7 @@ class AFL(LocalDescent[Weighed]):
 
     lr_x: Scalar
     lr_w: Scalar
-    local_steps: Steps = static(default=1)
-    batch_size: int | None = static(default=None)
+    local_steps: Steps = static(default=1, kw_only=True)
 
     def init(self, problem: RobustProblem) -> Weighed:
         """Return (x_0, w_0)."""

@@ -8,6 +8,7 @@ hyper-parameters are pytree leaves: they can be swept by ``vmap`` and changed wi
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
@@ -30,9 +31,14 @@ S = TypeVar("S")
 _T = TypeVar("_T")
 
 
-def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a hyper-parameter that shapes the program (an integer, a set of steps): changing it compiles anew."""
-    return dataclasses.field(default=default, metadata={"static": True})
+def static(*, default: Any = dataclasses.MISSING, kw_only: Any = dataclasses.MISSING) -> Any:
+    """Declare a hyper-parameter that shapes the program (an integer, a set of steps): changing it compiles anew.
+
+    Args:
+        default: what it is when it is not given.
+        kw_only: whether it must be given by keyword: say so of one that a base declares, where its default or type is another.
+    """
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"static": True})
 
 
 class Algorithm(ABC, Generic[P, S]):
@@ -82,6 +88,11 @@ class Algorithm(ABC, Generic[P, S]):
         """Return a copy with some hyper-parameters changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
+    def __repr__(self) -> str:
+        # What is given by keyword only comes last, as one would write it, though bases declare it first.
+        fields = sorted(dataclasses.fields(self), key=lambda item: bool(item.kw_only))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{item.name}={getattr(self, item.name)!r}' for item in fields)})"
+
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name)
@@ -103,7 +114,8 @@ def algorithm(cls: type[_T]) -> type[_T]:
             f"There is a method {cls.__name__} already, that of {known.__module__}: give yours, in {cls.__module__}, another "
             "name."
         )
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    _check_declared_anew(cls)
+    cls = dataclasses.dataclass(frozen=True, repr=False)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     jax.tree_util.register_dataclass(
         cls,
@@ -117,6 +129,18 @@ def algorithm(cls: type[_T]) -> type[_T]:
 def state(cls: type[_T]) -> type[_T]:
     """Make a NamedTuple a state or reply that can be sent and saved."""
     return wire.message(cls)
+
+
+def _check_declared_anew(cls: type) -> None:
+    """Raise an :class:`InputError` for a hyper-parameter that a base has by keyword, and the class by position."""
+    inherited = [field for base in cls.__mro__[1:] for field in vars(base).get("__dataclass_fields__", {}).values()]
+    by_keyword = {field.name for field in inherited if field.kw_only}
+    for name in inspect.get_annotations(cls):
+        if name in by_keyword and getattr(vars(cls).get(name), "kw_only", False) is not True:
+            raise InputError(
+                f"{cls.__name__} has {name} from a base already, where it is given by keyword: leave it out, or, for another "
+                f"default, declare it as static(default=..., kw_only=True)."
+            )
 
 
 def _check_static(owner: str, name: str, value: Any) -> None:

@@ -84,10 +84,8 @@ class CatalystScaffoldS(ControlledSteps[CatalystState | KeptState]):
     lr_y: Scalar
     theta: Scalar = 0.0
     restart_every: int = static(default=2000)
-    local_steps: int = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
-    keep: str = static(default="nothing")
+    local_steps: int = static(default=10, kw_only=True)
+    keep: str = static(default="nothing", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

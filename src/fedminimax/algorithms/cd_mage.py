@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from fedminimax import checks, players
 from fedminimax.algorithms.base import Algorithm, S, algorithm, state, static
 from fedminimax.algorithms.local import descent_ascent, server_step
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.algorithms.solvers import LocalUpdates
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
@@ -24,7 +25,6 @@ from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import PowerDecay, Scalar
-from fedminimax.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,6 @@ class CDMA(LocalUpdates[Point]):
 
     lr_x: Scalar
     lr_y: Scalar
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(cls, constants: Constants, *, rounds: int, local_steps: int, cohort_size: int, **fields: Any) -> CDMA:
@@ -159,14 +156,11 @@ class CDMA(LocalUpdates[Point]):
         return server_step(problem, state, update, 1.0, 1.0)
 
 
-class GradientGuided(Algorithm[MinimaxProblem, S]):
+class GradientGuided(WithCohorts, WithSteps, Algorithm[MinimaxProblem, S]):
     """The parameter update phase (Algorithm 3): local steps that follow a global estimate of the gradient."""
 
     lr_x: Scalar
     lr_y: Scalar
-    local_steps: Steps
-    batch_size: int | None
-    cohort_size: int | None
     same_cohort: bool
 
     def update(
@@ -189,8 +183,17 @@ class GradientGuided(Algorithm[MinimaxProblem, S]):
         return players.sub(client.repeat(client.steps(self.local_steps, self.batch_size), step, start), start)
 
 
+@state
+class GuidedState(NamedTuple):
+    """The players, and the gradient estimate (u, v) that led to them: for those who look, the next round makes its own."""
+
+    x: Tree
+    y: Tree
+    estimate: Point
+
+
 @algorithm
-class CDMAGE(GradientGuided[Point]):
+class CDMAGE(GradientGuided[GuidedState]):
     r"""Cross-device minimax averaging with a global gradient estimate.
 
     Phase 1: a cohort :math:`S'_t` reports its full local gradients; their mean is :math:`(u_t, v_t)`, equation (2). Phase 2:
@@ -199,7 +202,8 @@ class CDMAGE(GradientGuided[Point]):
     .. math:: x^{(k+1)} = x^{(k)} - \eta [\nabla_x F_i(z^{(k)}; B) - \nabla_x F_i(z_t; B) + u_t],\quad
               y^{(k+1)} = y^{(k)} + \gamma [\nabla_y F_i(z^{(k)}; B) - \nabla_y F_i(z_t; B) + v_t]
 
-    each with one minibatch B at both points, and the server averages. With K = 1 it is Parallel SGDA on :math:`S'_t`.
+    each with one minibatch B at both points, and the server averages. With K = 1 it is Parallel SGDA on :math:`S'_t`. The state
+    has the last :math:`(u_t, v_t)` as ``estimate.x`` and ``estimate.y``.
 
     Args:
         lr_x: eta.
@@ -213,10 +217,7 @@ class CDMAGE(GradientGuided[Point]):
 
     lr_x: Scalar
     lr_y: Scalar
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
-    same_cohort: bool = static(default=False)
+    same_cohort: bool = static(default=False, kw_only=True)
 
     @classmethod
     def from_theory(cls, constants: Constants, *, rounds: int, local_steps: int, cohort_size: int, **fields: Any) -> CDMAGE:
@@ -228,15 +229,16 @@ class CDMAGE(GradientGuided[Point]):
         lr_x = min(_primal_step(c, K, lr_y), _root(40 * c.potential * S, noise, 2))
         return cls(lr_x, lr_y, local_steps=K, cohort_size=S, **fields)
 
-    def init(self, problem: MinimaxProblem) -> Point:
-        """Return (x_0, y_0)."""
-        return problem.start
+    def init(self, problem: MinimaxProblem) -> GuidedState:
+        """Return (x_0, y_0), and no estimate yet."""
+        return GuidedState(*problem.start, players.zeros_like(problem.start))
 
-    def round(self, problem: MinimaxProblem, state: Point, clients: Clients) -> Point:
+    def round(self, problem: MinimaxProblem, state: GuidedState, clients: Clients) -> GuidedState:
         """Collect gradients from a cohort, then let another, or the same, take guided steps."""
+        z = Point(state.x, state.y)
         cohort, weights = cohort_of(problem, clients, self.cohort_size)
-        estimate = cohort.mean(self.report_gradient, state.x, state.y, weights=weights)
-        return self.update(problem, state, estimate, clients, (cohort, weights))
+        estimate = cohort.mean(self.report_gradient, *z, weights=weights)
+        return GuidedState(*self.update(problem, z, estimate, clients, (cohort, weights)), estimate)
 
     def report_gradient(self, problem: ClientProblem, client: Client, x: Tree, y: Tree) -> Point:
         """Return the full local gradient."""
@@ -281,10 +283,7 @@ class CDMAGEPlus(GradientGuided[MomentumState]):
     lr_x: Scalar
     lr_y: Scalar
     alpha: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
-    same_cohort: bool = static(default=False)
+    same_cohort: bool = static(default=False, kw_only=True)
 
     @classmethod
     def decaying(cls, c_x: float, c_y: float, c_alpha: float, rho: float, **fields: Any) -> CDMAGEPlus:

@@ -6,6 +6,7 @@ communication complexity", ICML 2021; with a cohort a round, as the CD-MAGE pape
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from fedminimax import checks, players
 from fedminimax.algorithms.base import Algorithm, S, algorithm, state, static
 from fedminimax.algorithms.local import descent_ascent, server_step
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.federation.client import Client, Reply
 from fedminimax.federation.cohort import Clients
 from fedminimax.players import Count, Point, Tree
@@ -26,7 +28,7 @@ def restarted(before: Count, after: Count, every: int, x: Tree, x_reference: Tre
     return players.select(jnp.asarray(after // every > before // every), x, x_reference)
 
 
-class ProximalSteps(Algorithm[MinimaxProblem, S]):
+class ProximalSteps(WithCohorts, WithSteps, Algorithm[MinimaxProblem, S]):
     """Local descent ascent on f_i + theta/2 ||x - x_ref||^2, the subproblem of the proximal-point methods."""
 
     lr_x: Scalar
@@ -34,7 +36,6 @@ class ProximalSteps(Algorithm[MinimaxProblem, S]):
     theta: Scalar
     restart_every: int
     local_steps: int
-    batch_size: int | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,10 +100,8 @@ class CODAPlus(StagedSteps[ProximalState]):
     lr_y: Scalar
     theta: Scalar = 0.0
     restart_every: int = static(default=2000)
-    local_steps: int = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
-    stage_decay: Scalar = 1.0
+    local_steps: int = static(default=10, kw_only=True)
+    stage_decay: Scalar = dataclasses.field(default=1.0, kw_only=True)
 
     def init(self, problem: MinimaxProblem) -> ProximalState:
         """Return (x_0, y_0) with x_ref = x_0."""
@@ -213,10 +212,8 @@ class CODASCA(StagedSteps[ControlledState], ControlledSteps[ControlledState]):
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
     restart_every: int = static(default=2000)
-    local_steps: int = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
-    stage_decay: Scalar = 1.0
+    local_steps: int = static(default=10, kw_only=True)
+    stage_decay: Scalar = dataclasses.field(default=1.0, kw_only=True)
 
     def init(self, problem: MinimaxProblem) -> ControlledState:
         """Return (x_0, y_0) with x_ref = x_0 and c = 0."""

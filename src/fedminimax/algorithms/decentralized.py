@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from fedminimax.algorithms.base import Algorithm, S, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
+from fedminimax.algorithms.settings import WithBatches, WithSteps
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Clients
@@ -60,7 +61,7 @@ def extragradient(problem: Constrained, z: Point, slope: Callable[[Point], Point
 
 
 @algorithm
-class LocalTraining(Decentralized[Point]):
+class LocalTraining(WithSteps, Decentralized[Point]):
     r"""Every node alone: extragradient steps on its own f_m, as if the coupling were zero. Nothing is ever sent.
 
     .. math:: z' = P(z - \eta g_m(z; B)),\quad z \leftarrow P(z - \eta g_m(z'; B))
@@ -74,8 +75,7 @@ class LocalTraining(Decentralized[Point]):
 
     lr_x: Scalar
     lr_y: Scalar
-    local_steps: int = static(default=1)
-    batch_size: int | None = static(default=None)
+    local_steps: int = static(default=1, kw_only=True)
 
     def step(self, problem: PersonalizedProblem, state: Rows, nodes: Nodes) -> Rows:
         """Let every node take its steps."""
@@ -92,7 +92,7 @@ class LocalTraining(Decentralized[Point]):
 
 
 @algorithm
-class DecentralizedExtraGradient(Decentralized[Point]):
+class DecentralizedExtraGradient(WithBatches, Decentralized[Point]):
     r"""The extragradient method on the whole of F: every step communicates, twice.
 
     .. math:: Z' = P(Z - \eta [g(Z) + c\,(WX, -WY)]),\quad Z \leftarrow P(Z - \eta [g(Z') + c\,(WX', -WY')])
@@ -105,7 +105,6 @@ class DecentralizedExtraGradient(Decentralized[Point]):
 
     lr_x: Scalar
     lr_y: Scalar
-    batch_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(cls, problem: PersonalizedProblem, L: float, **fields: Any) -> DecentralizedExtraGradient:

@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, static
+from fedminimax.algorithms.base import algorithm
 from fedminimax.algorithms.robust import LocalDescent, Model
+from fedminimax.algorithms.settings import WithCohorts
 from fedminimax.errors import InputError
 from fedminimax.federation.cohort import Clients
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @algorithm
-class DeltaFL(LocalDescent[Model]):
+class DeltaFL(WithCohorts, LocalDescent[Model]):
     r"""Averaging over the clients in the tail: it minimises the mean of the worst share alpha of the losses (the CVaR).
 
     The cohort reports :math:`f_i(x)`; those at or above its (1 - alpha)-quantile (interpolated linearly) take K local steps
@@ -40,9 +40,6 @@ class DeltaFL(LocalDescent[Model]):
     lr_x: Scalar
     alpha: Scalar = 0.5
     server_lr_x: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,17 +9,17 @@ from __future__ import annotations
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, algorithm, static
 from fedminimax.algorithms.local import descent_ascent, server_step
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @algorithm
-class ExtraStepLocalSGD(Algorithm[MinimaxProblem, Point]):
+class ExtraStepLocalSGD(WithCohorts, WithSteps, Algorithm[MinimaxProblem, Point]):
     r"""Local extragradient steps, then averaging.
 
     On client i of the cohort, for k = 0, ..., K-1, with :math:`g_i = (\nabla_x f_i, -\nabla_y f_i)` and :math:`z = (x, y)`
@@ -41,9 +41,6 @@ class ExtraStepLocalSGD(Algorithm[MinimaxProblem, Point]):
     lr_x: Scalar
     lr_y: Scalar
     fresh_batch: bool = static(default=True)
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""

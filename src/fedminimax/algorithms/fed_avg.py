@@ -7,17 +7,19 @@ heterogeneous networks", MLSys 2020.
 
 from __future__ import annotations
 
+import dataclasses
+
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, static
+from fedminimax.algorithms.base import algorithm
 from fedminimax.algorithms.robust import LocalDescent, Model
+from fedminimax.algorithms.settings import WithCohorts
 from fedminimax.federation.cohort import Clients
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @algorithm
-class FedAvg(LocalDescent[Model]):
+class FedAvg(WithCohorts, LocalDescent[Model]):
     r"""Federated averaging: K local steps of SGD, then the models are averaged. It minimises sum_i p_i f_i, fair or not.
 
     .. math:: u_i^{(k+1)} = u_i^{(k)} - \eta g_i(u_i^{(k)}; \xi),\quad
@@ -33,9 +35,6 @@ class FedAvg(LocalDescent[Model]):
 
     lr_x: Scalar
     server_lr_x: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: RobustProblem) -> Model:
         """Return x_0."""
@@ -59,7 +58,7 @@ class FedProx(FedAvg):
         mu: the strength of the pull; 0 is FedAvg.
     """
 
-    mu: Scalar = 0.1
+    mu: Scalar = dataclasses.field(default=0.1, kw_only=True)
 
     @property
     def pull(self) -> Scalar:

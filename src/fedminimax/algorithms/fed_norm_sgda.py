@@ -18,6 +18,7 @@ from fedminimax import checks, players
 from fedminimax.algorithms.base import Algorithm, S, algorithm, static
 from fedminimax.algorithms.local import refresh, server_step
 from fedminimax.algorithms.local_sgda import SnapshotState
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.algorithms.solvers import Plain, Solver, one_or_each
 from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
@@ -30,7 +31,7 @@ from fedminimax.schedules import Scalar
 from fedminimax.steps import Steps, bounds, most_steps
 
 
-class _Normalised(Algorithm[MinimaxProblem, S]):
+class _Normalised(WithCohorts, WithSteps, Algorithm[MinimaxProblem, S]):
     """What both methods share: local updates divided by ||a_i||_1, put together by (3), multiplied by tau_eff."""
 
     lr_x: Scalar
@@ -38,9 +39,6 @@ class _Normalised(Algorithm[MinimaxProblem, S]):
     server_lr_x: Scalar
     server_lr_y: Scalar
     solver: Solver | Sequence[Solver]
-    local_steps: Steps
-    batch_size: int | None
-    cohort_size: int | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "solver", one_or_each(self.solver))
@@ -141,9 +139,6 @@ class FedNormSGDA(_Normalised[Point]):
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
     solver: Solver | Sequence[Solver] = Plain()
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(
@@ -286,9 +281,6 @@ class FedNormSGDAPlus(_Normalised[SnapshotState]):
     server_lr_y: Scalar = 1.0
     solver: Solver | Sequence[Solver] = Plain()
     snapshot_every: int = static(default=1)
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(

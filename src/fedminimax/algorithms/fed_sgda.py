@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.algorithms.base import ALGORITHMS, Algorithm, algorithm, state, static
+from fedminimax.algorithms.base import ALGORITHMS, Algorithm, algorithm, state
 from fedminimax.algorithms.fed_norm_sgda import FedNormSGDAPlus
 from fedminimax.algorithms.local import descent_ascent, server_step
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Clients
@@ -22,7 +23,6 @@ from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 def FedSGDAPlus(
@@ -31,6 +31,7 @@ def FedSGDAPlus(
     server_lr_x: Scalar = 1.0,
     server_lr_y: Scalar = 1.0,
     snapshot_every: int = 1,
+    *,
     local_steps: int = 10,
     batch_size: int | None = None,
     cohort_size: int | None = None,
@@ -80,7 +81,7 @@ class EstimateUpdate(NamedTuple):
 
 
 @algorithm
-class FedSGDAM(Algorithm[MinimaxProblem, EstimateState]):
+class FedSGDAM(WithCohorts, WithSteps, Algorithm[MinimaxProblem, EstimateState]):
     r"""FedSGDA-M: local descent ascent along momentum-based estimates of the gradient, which are averaged with the models.
 
     On client i, from the averages :math:`z^{(0)} = z_t = (x_t, y_t)` and :math:`v^{(0)} = v_t`, for k = 0, ..., K-1
@@ -116,9 +117,6 @@ class FedSGDAM(Algorithm[MinimaxProblem, EstimateState]):
     lr_y: Scalar
     alpha: Scalar = 0.1
     beta: Scalar = 0.1
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

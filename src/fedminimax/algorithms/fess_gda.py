@@ -61,9 +61,7 @@ class FessGDA(LocalUpdates[SmoothedState]):
     server_lr_y: Scalar = 1.0
     p: Scalar = 1.0
     beta: Scalar = 0.05
-    local_steps: int = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
+    local_steps: int = static(default=10, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

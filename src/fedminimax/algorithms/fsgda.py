@@ -7,8 +7,9 @@ NeurIPS 2022.
 from __future__ import annotations
 
 from fedminimax import players
-from fedminimax.algorithms.base import Algorithm, algorithm, static
+from fedminimax.algorithms.base import Algorithm, algorithm
 from fedminimax.algorithms.local import server_step
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.algorithms.solvers import LocalUpdates, Plain
 from fedminimax.federation.client import Client, Reply
 from fedminimax.federation.cohort import Clients
@@ -16,7 +17,6 @@ from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.problems.forms import ClientProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @algorithm
@@ -41,9 +41,6 @@ class FSGDA(LocalUpdates[Point]):
     lr_y: Scalar
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
@@ -57,7 +54,7 @@ class FSGDA(LocalUpdates[Point]):
 
 
 @algorithm
-class SAGDA(Algorithm[MinimaxProblem, Point]):
+class SAGDA(WithCohorts, WithSteps, Algorithm[MinimaxProblem, Point]):
     r"""Stochastic sampling averaging gradient descent ascent: FSGDA whose local steps are corrected for drift.
 
     Phase 1: each client of the cohort reports :math:`v_i`, its stochastic gradient at :math:`z_t = (x_t, y_t)`, and keeps it.
@@ -81,9 +78,6 @@ class SAGDA(Algorithm[MinimaxProblem, Point]):
     lr_y: Scalar
     server_lr_x: Scalar = 1.0
     server_lr_y: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""

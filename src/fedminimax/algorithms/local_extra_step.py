@@ -15,6 +15,7 @@ from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.decentralized import Decentralized, at_least_one, scale_of
 from fedminimax.algorithms.local import descent_ascent
+from fedminimax.algorithms.settings import WithBatches, WithSteps
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
@@ -40,7 +41,7 @@ class ExtraStepState(NamedTuple):
 
 
 @algorithm
-class LocalExtraStep(Decentralized[ExtraStepState]):
+class LocalExtraStep(WithBatches, Decentralized[ExtraStepState]):
     r"""Extra steps that are local but for one in 1/p, with an anchor U that moves as often.
 
     .. math:: \bar Z = (1-p) Z + p U,\quad Z' = P(\bar Z - \gamma\, \nabla F(U)),\quad
@@ -66,7 +67,6 @@ class LocalExtraStep(Decentralized[ExtraStepState]):
     gamma: Scalar
     p: Scalar
     coins: str | tuple[tuple[int, ...], tuple[int, ...]] = static(default=RANDOM)
-    batch_size: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,7 +160,7 @@ class LocalExtraStep(Decentralized[ExtraStepState]):
 
 
 @algorithm
-class LocalNN(Decentralized[Point]):
+class LocalNN(WithSteps, Decentralized[Point]):
     r"""The local method for networks (section 3.4): T local steps, then one averaging.
 
     .. math:: z \leftarrow P(z - \tfrac{\eta}{r} g_m(z; B))\ \ (T\ \text{times}),\quad
@@ -183,8 +183,7 @@ class LocalNN(Decentralized[Point]):
     lr_y: Scalar
     r: Scalar = 2.0
     momentum: Scalar | None = None
-    local_steps: int = static(default=40)
-    batch_size: int | None = static(default=None)
+    local_steps: int = static(default=40, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,6 @@ from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
 from fedminimax.problems.base import MinimaxProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @algorithm
@@ -43,9 +42,6 @@ class LocalSGDA(LocalUpdates[Point]):
     lr_x: Scalar
     lr_y: Scalar
     momentum: Scalar | None = None
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: MinimaxProblem) -> Point:
         """Return (x_0, y_0)."""
@@ -96,9 +92,6 @@ class LocalSGDAPlus(LocalUpdates[SnapshotState]):
     lr_y: Scalar
     momentum: Scalar | None = None
     snapshot_every: int = static(default=1)
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: MinimaxProblem) -> SnapshotState:
         """Return (x_0, y_0) with x-hat = x_0."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedminimax.algorithms.base import Algorithm, algorithm, static
+from fedminimax.algorithms.base import Algorithm, algorithm
 from fedminimax.algorithms.local import descent_ascent
+from fedminimax.algorithms.settings import WithBatches, WithCohorts
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Clients
 from fedminimax.players import Point, Tree
@@ -16,7 +17,7 @@ from fedminimax.schedules import Scalar
 
 
 @algorithm
-class ParallelSGDA(Algorithm[MinimaxProblem, Point]):
+class ParallelSGDA(WithCohorts, WithBatches, Algorithm[MinimaxProblem, Point]):
     r"""One step a round on the cohort's mean gradient; no local steps.
 
     .. math:: x_{t+1} = x_t - \eta_x \bar g_x,\quad y_{t+1} = P_Y(y_t + \eta_y \bar g_y)
@@ -30,8 +31,6 @@ class ParallelSGDA(Algorithm[MinimaxProblem, Point]):
 
     lr_x: Scalar
     lr_y: Scalar
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(cls, L: float, mu: float, **static_fields: Any) -> ParallelSGDA:

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.base import algorithm, state
 from fedminimax.algorithms.robust import Model, RobustMethod, descend
+from fedminimax.algorithms.settings import WithCohorts
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Clients
 from fedminimax.players import Tree
 from fedminimax.problems.forms import RobustClientProblem
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @state
@@ -30,7 +30,7 @@ class QReply(NamedTuple):
 
 
 @algorithm
-class QFedAvg(RobustMethod[Model]):
+class QFedAvg(WithCohorts, RobustMethod[Model]):
     r"""Averaging in which clients with larger losses count more: it minimises sum_i p_i f_i^(q+1) / (q+1).
 
     With :math:`D_i = (x - u_i^{(K)}) / \eta`
@@ -50,9 +50,6 @@ class QFedAvg(RobustMethod[Model]):
 
     lr_x: Scalar
     q: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: RobustProblem) -> Model:
         """Return x_0."""

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, S, state
+from fedminimax.algorithms.settings import WithSteps
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Replies
 from fedminimax.players import Count, Tree
 from fedminimax.problems.forms import RobustClientProblem
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @state
@@ -124,12 +124,10 @@ def descend(
     return client.repeat(steps, step, x)
 
 
-class RobustMethod(Algorithm[RobustProblem, S]):
+class RobustMethod(WithSteps, Algorithm[RobustProblem, S]):
     """The base of methods for a :class:`RobustProblem`: clients have losses f_i(x), the server has weights on them."""
 
     solves: ClassVar[type] = RobustProblem
-    batch_size: int | None
-    local_steps: Steps
 
     def report_loss(self, problem: RobustClientProblem, client: Client, x: Tree) -> LossReport:
         """Return f_i(x), over all of the client's examples."""

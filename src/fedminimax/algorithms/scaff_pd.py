@@ -18,7 +18,6 @@ from fedminimax.players import Tree
 from fedminimax.problems.forms import RobustClientProblem
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @state
@@ -78,9 +77,7 @@ class ScaffPD(RobustMethod[ScaffPDState]):
     theta: Scalar = 1.0
     mu_x: Scalar = 0.0
     lr_x: Scalar | None = None
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    report_size: int | None = static(default=None)
+    report_size: int | None = static(default=None, kw_only=True)
 
     @classmethod
     def from_theory(cls, L_xx: float, L_wx: float, mu_x: float, mu_w: float = 0.0, **static_fields: Any) -> ScaffPD:

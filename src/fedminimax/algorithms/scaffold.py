@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.base import algorithm, state
 from fedminimax.algorithms.robust import RobustMethod, descend
+from fedminimax.algorithms.settings import WithCohorts
 from fedminimax.federation.client import Client, Reply
 from fedminimax.federation.cohort import Clients
 from fedminimax.players import Tree
 from fedminimax.problems.forms import RobustClientProblem
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.schedules import Scalar
-from fedminimax.steps import Steps
 
 
 @state
@@ -39,7 +39,7 @@ class ScaffoldReply(NamedTuple):
 
 
 @algorithm
-class Scaffold(RobustMethod[ScaffoldState]):
+class Scaffold(WithCohorts, RobustMethod[ScaffoldState]):
     r"""Averaging with control variates that cancel the clients' drift (option II). It minimises sum_i p_i f_i.
 
     .. math:: u^{(k+1)} = u^{(k)} - \eta (g_i(u^{(k)}) - c_i + c),\quad c_i^+ = c_i - c + \frac{x - u^{(K)}}{K \eta}
@@ -59,9 +59,6 @@ class Scaffold(RobustMethod[ScaffoldState]):
 
     lr_x: Scalar
     server_lr_x: Scalar = 1.0
-    local_steps: Steps = static(default=10)
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def init(self, problem: RobustProblem) -> ScaffoldState:
         """Return x_0 and c = 0."""

@@ -16,6 +16,7 @@ from fedminimax import players
 from fedminimax.algorithms.base import algorithm, state, static
 from fedminimax.algorithms.decentralized import Decentralized, at_least_one, scale_of
 from fedminimax.algorithms.local import descent_ascent
+from fedminimax.algorithms.settings import WithBatches, WithSteps
 from fedminimax.algorithms.solvers import solver_of
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
@@ -36,7 +37,7 @@ class TrainedState(NamedTuple):
 
 
 @algorithm
-class Sliding(Decentralized[Point | TrainedState]):
+class Sliding(WithBatches, Decentralized[Point | TrainedState]):
     r"""Sliding for decentralised minimax problems: a local subproblem between two exchanges.
 
     .. math:: V = Z - \gamma c\,W Z,\quad
@@ -67,7 +68,6 @@ class Sliding(Decentralized[Point | TrainedState]):
     inner_tol: Scalar = 0.0
     average: bool = static(default=False)
     inner_steps: int = static(default=100)
-    batch_size: int | None = static(default=None)
 
     @classmethod
     def from_theory(
@@ -178,7 +178,7 @@ def _diameter(problem: PersonalizedProblem) -> float:
 
 
 @algorithm
-class SlidingNN(Decentralized[Point | TrainedState]):
+class SlidingNN(WithSteps, Decentralized[Point | TrainedState]):
     r"""Sliding for networks (section 3.4): T plain local steps take the place of the inner solver.
 
     .. math:: v = z - \tfrac{1}{\theta \lambda_{\max}} W z,\quad
@@ -208,8 +208,7 @@ class SlidingNN(Decentralized[Point | TrainedState]):
     momentum: Scalar | None = None
     printed: bool = static(default=True)
     personal: str = static(default="z")
-    local_steps: int = static(default=40)
-    batch_size: int | None = static(default=None)
+    local_steps: int = static(default=40, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

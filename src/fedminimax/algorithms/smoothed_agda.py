@@ -8,8 +8,9 @@ without strong concavity", AISTATS 2022 (with stochastic gradients).
 from __future__ import annotations
 
 from fedminimax import players
-from fedminimax.algorithms.base import Algorithm, algorithm, static
+from fedminimax.algorithms.base import Algorithm, algorithm
 from fedminimax.algorithms.fess_gda import SmoothedState
+from fedminimax.algorithms.settings import WithBatches, WithCohorts
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
 from fedminimax.federation.cohort import Clients
@@ -20,7 +21,7 @@ from fedminimax.schedules import Scalar
 
 
 @algorithm
-class SmoothedAGDA(Algorithm[MinimaxProblem, SmoothedState]):
+class SmoothedAGDA(WithCohorts, WithBatches, Algorithm[MinimaxProblem, SmoothedState]):
     r"""Smoothed alternating gradient descent ascent: the max player answers the x of the same round.
 
     .. math::
@@ -46,8 +47,6 @@ class SmoothedAGDA(Algorithm[MinimaxProblem, SmoothedState]):
     lr_y: Scalar
     p: Scalar = 1.0
     beta: Scalar = 0.05
-    batch_size: int | None = static(default=None)
-    cohort_size: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,6 +22,7 @@ import numpy as np
 from fedminimax import checks, players
 from fedminimax.algorithms.base import Algorithm, S, static
 from fedminimax.algorithms.local import descent_ascent, gradient
+from fedminimax.algorithms.settings import WithCohorts, WithSteps
 from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client
@@ -411,13 +412,11 @@ def solver_of(momentum: Scalar | None) -> Solver:
     return Plain() if momentum is None else Momentum(momentum)
 
 
-class LocalUpdates(Algorithm[MinimaxProblem, S]):
+class LocalUpdates(WithCohorts, WithSteps, Algorithm[MinimaxProblem, S]):
     """The client program of methods whose clients take local steps and report how far those led."""
 
     lr_x: Scalar
     lr_y: Scalar
-    local_steps: Steps
-    batch_size: int | None
 
     @property
     def solver(self) -> Solver:
