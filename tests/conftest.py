@@ -1,15 +1,27 @@
 """Shared by all tests: two host devices, so that sharding is tested, float64 on request, and programs that compile fast."""
 
+import gc
 import os
+import sys
+import tempfile
 from importlib.metadata import version
 
 os.environ.setdefault("FEDMINIMAX_DEVICES", "2")
 os.environ.setdefault("FEDMINIMAX_CACHE", "off")  # what a test compiles is no other's business
 
+if sys.dont_write_bytecode:
+    # Every process would parse all of JAX anew, three of its four seconds: what is parsed goes to a folder apart instead.
+    parsed = tempfile.TemporaryDirectory(prefix="fedminimax-tests-")  # gone with the first process, which all others come from
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = parsed.name
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Tests compile hundreds of small programs and run each for an instant. This emitter makes faster code and takes three times as
-# long. The flag is for XLA's developers, and one that a version does not know ends the process: so only where it was tried.
+# long, and thirty-two parts of a program, each compiled by a thread of its own, take a fifth more than one. The flags are for
+# XLA's developers, and one that a version does not know ends the process: so only where they were tried.
 if tuple(int(part) for part in version("jaxlib").split(".")[:2]) == (0, 10):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+    flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
 
 import jax
 import pytest
@@ -17,6 +29,8 @@ import pytest
 import fedminimax  # noqa: F401  (asks JAX for the devices before anything starts it)
 
 jax.config.update("jax_disable_most_optimizations", True)
+gc.freeze()  # what was imported stays, and need not be looked through again and again
+gc.set_threshold(100_000, 20, 20)
 
 
 QUICK = {

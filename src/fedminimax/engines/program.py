@@ -125,13 +125,15 @@ class Program:
         script = Script()
 
         def program(given: Given, carry: Carry, first: Count, rounds: Count) -> tuple[Carry, Progress]:
-            one = lambda carry, t: self.one_round(given, carry, t, script)
-            shapes = jax.eval_shape(one, carry, first)[1]
+            # Traced once, for its shapes and for the loop: tracing is a quarter of what a program takes to be made.
+            one = jax.jit(lambda given, carry, t: self.one_round(given, carry, t, script), inline=True)
+            first = jnp.asarray(first, jnp.int32)
+            shapes = jax.eval_shape(one, given, carry, first)[1]
             room = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
 
             def body(k: jax.Array, loop: tuple[Carry, Progress]) -> tuple[Carry, Progress]:
                 carry, done = loop
-                carry, new = one(carry, first + k)
+                carry, new = one(given, carry, first + k)
                 return carry, jax.tree.map(lambda all_, row: all_.at[k].set(row), done, new)
 
             return jax.lax.fori_loop(0, rounds, body, (carry, room))

@@ -101,11 +101,12 @@ class SimulatedRound(Round):
         if rows.id.shape[0] == 1:
             sums, stacked = self._turn(request, first)
             return sums, jax.tree.map(lambda a: a[None], stacked)
-        shapes = jax.eval_shape(lambda rows: self._turn(request, rows), first)[0]
+        turn = jax.jit(lambda rows: self._turn(request, rows), inline=True)  # traced once, for its shapes and for the loop
+        shapes = jax.eval_shape(turn, first)[0]
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
         def add(total: _Sums, rows: _Row) -> tuple[_Sums, _Done]:
-            more, stacked = self._turn(request, rows)
+            more, stacked = turn(rows)
             return jax.tree.map(jnp.add, total, more), stacked
 
         return jax.lax.scan(add, zero, rows)

@@ -5,7 +5,7 @@ Everything in a trace is used, or named in an error before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -110,7 +110,18 @@ class Trace:
                 raise InputError(f"The trace's waited {k} must be an array [rounds] of seconds that are not negative.")
         if not isinstance(self.draws, dict):
             raise InputError(f"The trace's draws must be a dict of arrays by name, not {type(self.draws).__name__}.")
-        return Trace(cohorts, steps, self.draws, invited, tuple(a.astype(bool) for a in answers), waited)
+        # Numbers of one kind, whoever recorded them: all records of a method then replay by one program.
+        kind: Callable[[tuple[np.ndarray, ...], Any], tuple[np.ndarray, ...]]
+        kind = lambda records, dtype: tuple(record.astype(dtype, copy=False) for record in records)
+        taken = None if steps is None else steps.astype(np.int32, copy=False)
+        return Trace(
+            cohorts=kind(cohorts, np.int32),
+            steps=taken,
+            draws=self.draws,
+            invited=kind(invited, np.int32),
+            answers=kind(answers, bool),
+            waited=kind(waited, np.float32),
+        )
 
     def fit(self, asked: Asked, method: str, rounds: int, first: int = 0) -> Trace:
         """Return the trace, or raise an :class:`InputError` for what a round of the method would not use.

@@ -34,7 +34,8 @@ def labelled(clients: ClientData, task: str) -> dict[str, Any]:
 
 def weights_at_start(model: Any, key: jax.Array, example: Tree) -> Tree:
     """Return the model's initial weights, or say that it keeps something else beside them."""
-    variables = model.init(key, example)
+    # One program, of which only the weights remain; operation by operation a network takes a hundred of them.
+    variables = jax.jit(lambda key, example: model.init(key, example))(key, example)
     others = sorted(set(variables) - {"params"})
     if others:
         raise InputError(
@@ -46,8 +47,8 @@ def weights_at_start(model: Any, key: jax.Array, example: Tree) -> Tree:
 
 def output_shape(model: Any, weights: Tree, example: Tree) -> tuple[int, ...]:
     """Return the shape of the outputs for a batch of two like the example, after its first axis."""
-    two = jax.tree.map(lambda a: jnp.concatenate([a, a]), example)
-    shape = jax.eval_shape(lambda w: model.apply({"params": w}, two), weights).shape
+    two = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2 * a.shape[0], *a.shape[1:]), jnp.result_type(a)), example)
+    shape = jax.eval_shape(lambda w, inputs: model.apply({"params": w}, inputs), weights, two).shape
     if shape[:1] != (2,):
         raise InputError(f"The model returns {shape} for two examples: its outputs must have one row for each.")
     return tuple(shape[1:])

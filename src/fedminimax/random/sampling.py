@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -14,7 +15,11 @@ from fedminimax.random.keys import Key
 
 _GOLDEN = 0x9E3779B9
 
+# A loop outside of any program (the isolated engine's server draws so) is compiled anew at every call, unless it is one itself.
+_program = functools.partial(jax.jit, inline=True)
 
+
+@functools.partial(_program, static_argnames=("population", "size"))
 def subset(key: Key, population: int, size: int) -> jax.Array:
     """Return ``size`` different numbers below ``population``, every subset being equally likely.
 
@@ -36,6 +41,7 @@ def subset(key: Key, population: int, size: int) -> jax.Array:
     return jax.lax.fori_loop(0, size, insert, jnp.full(size, -1, jnp.int32))
 
 
+@functools.partial(_program, static_argnames=("size", "replace"))
 def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Array:
     """Return ``size`` indices drawn in proportion to ``weights``; without replacement with the chances of :func:`inclusion`.
 
@@ -58,6 +64,7 @@ def weighted(key: Key, weights: jax.Array, size: int, replace: bool) -> jax.Arra
     return order[found].astype(jnp.int32)
 
 
+@_program
 def inclusion(weights: jax.Array, size: Count) -> jax.Array:
     """Return the chances, in proportion to the weights but at most one, that sum to ``size``.
 

@@ -274,15 +274,17 @@ def local_and_server_steps_stay_in_the_sets_of_both_players(subject: Subject) ->
 @check(lambda subject: subject.has_cohorts)
 def a_poisoned_client_never_reaches_the_model(subject: Subject) -> None:
     """The replies of a client whose data is NaN are dropped and counted, and everything else stays finite."""
-    task, algorithm = subject.main, subject.algorithm
-    algorithm = algorithm.replace(cohort_size=None) if hasattr(algorithm, "cohort_size") else algorithm
-    data = tasks.poisoned(task.clients)
+    broken = Task(subject.main.problem, tasks.poisoned(subject.main.clients))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The guard refused")
-        result = run(task.problem, data, algorithm, rounds=3, progress=False)
+        result = subject.go(broken, rounds=5 * ROUNDS)
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state))
     assert finite, "a NaN has reached the state: reply with updates, and add up by cohort.mean or cohort.sum"
-    assert result.costs["dropped"].min() >= 1
+    assert result.trace is not None
+    asked = np.any([np.any(np.asarray(cohort) == 0, axis=1) for cohort in result.trace.cohorts], axis=0)
+    assert asked.any(), "the broken client was never asked"
+    dropped = result.costs["dropped"] > 0
+    assert np.array_equal(dropped, asked), f"replies are dropped in rounds {dropped}, the broken client is asked in {asked}"
 
 
 @check(lambda subject: subject.has_cohorts)
