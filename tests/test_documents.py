@@ -55,6 +55,15 @@ def test_the_personalised_pages_python_runs():
     assert final["gossip_rounds"] == 300
 
 
+def test_the_reports_pages_python_runs(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(), flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "is best on value (lower is better)" in page
+    assert (tmp_path / "table.tex").is_file()
+
+
 def test_the_method_that_contributing_shows_runs_as_it_stands():
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.S)
     names = {"__name__": "shown"}

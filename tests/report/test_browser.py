@@ -209,6 +209,14 @@ def test_dark_and_print(browser, page):
     assert dark[1] != light[1], "charts too"
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     assert layout(browser, "curves-chart", "font.color") == light[1], "on paper it is light"
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    wide = "return [...document.querySelectorAll('table')].filter(e => e.scrollWidth > e.parentElement.clientWidth).length"
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 720, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    )
+    assert browser.execute_script(wide) == 0, "no table is wider than the paper"
+    assert all(browser.execute_script("return [...document.querySelectorAll('details')].map(e => e.open)"))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert not complaints(browser)
 
 
@@ -223,7 +231,7 @@ def test_a_phone_need_not_scroll_sideways(browser, page, width):
 
 
 def test_the_live_page_follows_a_run(browser, run, tmp_path):
-    run("A", 0, 0.4, rounds=10, wanted=20, status=folders.RUNNING, seconds=5.0).write(tmp_path / "a")
+    run("A", 0, 0.4, rounds=10, wanted=20, status=folders.RUNNING, seconds=5.0).write(tmp_path)
     with serve(tmp_path, every=0.05) as server:
         opened(browser, server.address)
         assert "0 of 1 runs finished, 50% of the rounds" in text(browser, "#words")
@@ -231,7 +239,7 @@ def test_the_live_page_follows_a_run(browser, run, tmp_path):
         assert "0.4000" in text(browser, "#rows")
         choose(browser, "metric", "loss")
         assert layout(browser, "curves-chart", "yaxis.title.text") == "loss"
-        run("A", 0, 0.9, seconds=10.0).write(tmp_path / "a")
+        run("A", 0, 0.9, seconds=10.0).write(tmp_path)
         until(lambda: "nothing is running any more" in text(browser, "#words"))
         assert layout(browser, "curves-chart", "yaxis.title.text") == "loss", "a choice is kept"
         until(lambda: browser.execute_script("return document.getElementById('curves-chart').data[0].x.at(-1)") == 20)

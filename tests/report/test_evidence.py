@@ -25,6 +25,7 @@ def test_the_test_is_the_paired_t_test_times_the_comparisons(runs):
         assert rows[label].interval == pytest.approx(tuple(test.confidence_interval(0.95)), rel=1e-9)
         assert rows[label].behind == pytest.approx(np.mean(best) - np.mean(values))
     assert verdicts(evidence) == {"near": "noise", "best": "best", "far": "behind"}
+    assert evidence.leaders("score") == ["best", "near", "far"]
     assert rows["best"].spread == pytest.approx(np.std(best, ddof=1))
     said = evidence.headline("score")
     assert said.startswith("best is best on score (higher is better)")
@@ -97,6 +98,7 @@ def test_values_that_are_not_finite_count_as_lost(runs, run):
     row = evidence.rows("score")[1]
     assert (row.verdict, row.values, row.lost) == ("out", {}, 3)
     assert row.sentence == "3 of 3 runs not finite"
+    assert any(n.startswith("score is not finite at round 20 in 3 of 3 runs of B (seeds 0, 1 and 2)") for n in evidence.notes)
     assert len(evidence.rows("loss")[1].values) == 3, "another metric of the same runs is sound"
     nothing = Evidence.of(run("B", seed, history={"score": broken}) for seed in range(3))
     assert nothing.headline("score") == "No run has a finite value of score."

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedminimax as fm
+from fedminimax import folders
 from fedminimax.report import gather
 
 
@@ -99,3 +100,28 @@ def test_a_sweep_in_memory_brings_its_best_setting():
     assert found.records[0].history["loss"].tolist() == [3.0, 1.0, 0.5]
     assert found.records[0].hyper == {"lr_x": 0.2}
     assert list(found.sweeps) == ["FedAvg"]
+
+
+def test_a_sweeps_folder_and_one_in_an_experiment(run, tmp_path):
+    t, loss = np.array([0, 5, 10]), np.array([[[3.0, 2.0, 1.0]], [[3.0, 1.0, 0.5]]])
+    sweep = fm.Sweep("FedAvg", [{"lr_x": 0.1}, {"lr_x": 0.2}], [0], {"round": t, "loss": loss}, {"loss": "lower"})
+    sweep.save(tmp_path / "sweeps" / "mine")
+    alone = gather(tmp_path / "sweeps" / "mine")
+    assert alone.labels == ["mine"]
+    assert alone.records[0].history["loss"].tolist() == [3.0, 1.0, 0.5], "the best setting's runs"
+    run("mine", 0).write(tmp_path / "runs" / "mine" / "seed-0")
+    both = gather(tmp_path)
+    assert list(both.sweeps) == ["mine"]
+    assert both.records[0].metrics == ["score", "loss"], "the runs themselves, where they are there"
+    assert list(gather([tmp_path, tmp_path / "sweeps"]).sweeps) == [f"mine ({tmp_path.name})", "mine (sweeps)"]
+
+
+def test_runs_that_failed_or_never_began_are_said(run, tmp_path):
+    run("A", 0).write(tmp_path / "runs" / "A" / "seed-0")
+    kept = {"labels": ["A", "B"], "seeds": [0, 1], "failed": {"B/seed-0": "ValueError:\n no"}}
+    folders.write_json(tmp_path / "experiment.json", {"format": 1, "version": "0", **kept})
+    found = gather(tmp_path)
+    folders.write_json(tmp_path / "environment.json", {"format": 1, "version": "0", "command": "mine.py --fast"})
+    assert gather(tmp_path).sources[0].command == "python mine.py --fast"
+    assert found.notes == ["B/seed-0 failed: ValueError: no"]
+    assert found.sources[0].missing == 3

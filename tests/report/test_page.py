@@ -1,6 +1,7 @@
 """The page, its data, and the files beside it."""
 
 import base64
+import dataclasses
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -135,7 +136,13 @@ def test_sweeps_mark_what_diverged(run):
     sweep = fm.Sweep("A", [{"lr_x": 0.1}, {"lr_x": np.float32(9.0)}], [0, 1], {"round": t, "loss": loss}, {"loss": "lower"})
     (entry,) = sweeps(gather(sweep))
     assert entry["values"] == {"loss": [2.0, None]}
+    assert (entry["best"], entry["chosen"], entry["early"]) == ({"loss": 0}, None, [False, False])
     assert entry["settings"] == [[0.1], [9.0]]
+    # One that halving ended early keeps its value then, and is no winner.
+    loss = np.array([[[2.0, 1.0]], [[0.5, np.nan]]])
+    halved = fm.Sweep("A", sweep.settings, [0], {"round": t, "loss": loss}, {"loss": "lower"}, rounds_run=np.array([[10], [0]]))
+    (entry,) = sweeps(gather(dataclasses.replace(halved, selected_by="loss")))
+    assert (entry["values"], entry["early"], entry["chosen"]) == ({"loss": [1.0, 0.5]}, [False, True], 0)
     assert packed(np.array([1.0, 2.0])) == base64.b64encode(np.array([1.0, 2.0], "<f4").tobytes()).decode()
 
 

@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from http.client import HTTPConnection
@@ -47,6 +50,14 @@ def test_how_it_stands(going, run):
     old = time.time() - 1000
     os.utime(going / "runs/A/seed-1/run.json", (old, old))
     assert "no news for 16 min 40 s: is it still running?" in look(going).runs[1].words
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
+    (going / "runs/A/seed-1/lock").write_text(f"process {int(gone.stdout)} on {socket.gethostname()}")
+    assert look(going).runs[1].words == "its process is gone; it can be resumed"
+    (going / "runs/A/seed-1/lock").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+    assert look(going).runs[1].words.startswith("running")
+    kept = folders.read_json(going / "experiment.json")
+    folders.write_json(going / "experiment.json", {**kept, "failed": {"A/seed-2": "no"}})
+    assert look(going).runs[2].status == "failed"
     finish(going, run)
     assert look(going).ended
     assert look(going).words == "3 of 3 runs finished; nothing is running any more."
@@ -60,7 +71,12 @@ def test_folders_without_an_experiment_and_runs_half_written(run, tmp_path):
     (tmp_path / "b" / "run.json").write_text("{")
     standing = look(tmp_path)
     assert len(standing.runs) == 1
-    assert standing.ended, "nobody runs it"
+    assert standing.words == "0 of 1 runs finished; none is running just now.", "a script may begin another"
+    assert not standing.ended
+    old = time.time() - 1000
+    os.utime(tmp_path / "a" / "run.json", (old, old))
+    assert look(tmp_path).ended
+    assert look(tmp_path / "a").ended
     assert standing.left == 0.0
 
 

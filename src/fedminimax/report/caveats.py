@@ -32,6 +32,7 @@ def notes(evidence: Evidence) -> list[str]:
         settings = {record.settings for record in evidence.counted[label]}
         if len(settings) > 1:
             found.append(f"Runs called {label} have different settings: {'; '.join(sorted(settings))}.")
+    found += _broken(evidence)
     compared = [record for runs in evidence.counted.values() for record in runs]
     if compared and not any(record.status in (FINISHED, STOPPED) for record in compared):
         found.append("No run is finished: this is how they stand.")
@@ -54,6 +55,22 @@ def notes(evidence: Evidence) -> list[str]:
             "The methods have not all been run with the same seeds: means are over each one's own, tests over the shared."
         )
     return found + _twins(evidence)
+
+
+def _broken(evidence: Evidence) -> list[str]:
+    """Say which metrics are not finite where they are compared."""
+    found = []
+    for metric in evidence.metrics:
+        for label, runs in evidence.counted.items():
+            own = [run for run in runs if metric in run.metrics]
+            broken = [run for run in own if not np.isfinite(run.history[metric][evidence.at(run)])]
+            if broken:
+                found.append(
+                    f"{metric} is not finite at round {evidence.round} in {len(broken)} of {len(own)} runs of {label} "
+                    f"({_seeds(broken)}): they are not in its mean, and {label} is not called best on it while another method "
+                    "has all its runs."
+                )
+    return found
 
 
 def _seeds(records: list[Record]) -> str:

@@ -169,6 +169,11 @@ class Evidence:
                 rows[row.label] = _with(row, verdict=OUT)
         return list(rows.values())
 
+    def leaders(self, metric: str) -> list[str]:
+        """Return the methods that have values, the best first, then by how far they are behind it."""
+        far = lambda row: -1.0 if row.verdict == BEST else float("inf") if row.behind is None else row.behind
+        return [row.label for row in sorted(self.rows(metric), key=far) if row.values]
+
     def _row(self, label: str, metric: str) -> Row:
         values: dict[int, float] = {}
         lost = diverged = len(self.lost[label])

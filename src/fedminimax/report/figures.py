@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedminimax import plots
 from fedminimax.report import payload
 from fedminimax.report.curves import AXES, ROUND, lines
-from fedminimax.report.evidence import BEST, Evidence
+from fedminimax.report.evidence import Evidence
 from fedminimax.report.material import OWN
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A9527F", "#8A6300", "#2A2F36", "#3D87C9", "#6B4BA3")
 """Told apart by eyes that see colours less well; as on the page."""
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 3)), (0, (8, 2, 1, 2)))
+MOST_POINTS = 600
+"""More than a figure in a paper can show."""
 MARKERS = "osD^PX*vph"
-HATCHES = ("", "///", "...", "xxx", "---", "\\\\\\", "+++")
+HATCHES = ("///", "")
 
 
 def draw(evidence: Evidence, metric: str, folder: Path) -> list[Path]:
@@ -26,14 +28,15 @@ def draw(evidence: Evidence, metric: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     made = _save(curve_axes(evidence, metric), folder, f"curves_{metric}")
     for name, values in payload.client_values(evidence).items():
-        best = next((row.label for row in evidence.rows(metric) if row.verdict == BEST), next(iter(values)))
-        shown = [label for label in dict.fromkeys([best, *values]) if label in values][:2]  # two read best
+        shown = [label for label in dict.fromkeys([*evidence.leaders(metric), *values]) if label in values][:2]  # two read best
         higher = evidence.better.get(name) != "lower"
         ax = plots.client_bars({label: values[label] for label in reversed(shown)}, label=name, higher_is_better=higher)
-        for bars, hatch in zip(ax.containers, HATCHES, strict=False):
+        for label, bars, mean, hatch in zip(reversed(shown), ax.containers, ax.lines, HATCHES, strict=False):
+            colour = COLOURS[evidence.labels.index(label) % len(COLOURS)]
+            mean.set_color(colour)
             for bar in bars:
-                bar.set_hatch(hatch)
-                bar.set_edgecolor("white")
+                bar.set(hatch=hatch, facecolor=colour, edgecolor="white")
+        ax.legend(frameon=False, ncols=len(shown), loc="lower left", bbox_to_anchor=(0, 1))
         made += _save(ax, folder, f"clients_{name}")
     return made
 
@@ -43,7 +46,7 @@ def curve_axes(evidence: Evidence, metric: str, against: str = ROUND) -> Axes:
     from matplotlib.figure import Figure
 
     ax = Figure(figsize=(6.0, 4.2), layout="constrained").subplots()
-    drawn = [one for one in lines(evidence) if metric in one.bands and against in one.across]
+    drawn = [one for one in lines(evidence, MOST_POINTS) if metric in one.bands and against in one.across]
     positive = True
     for one in drawn:
         band, k = one.bands[metric], evidence.labels.index(one.label)
@@ -73,4 +76,5 @@ def _save(ax: Axes, folder: Path, name: str) -> list[Path]:
     assert figure is not None
     for path in paths:
         figure.savefig(path, dpi=160)
+        figure.set_layout_engine("none")  # it is laid out once
     return paths

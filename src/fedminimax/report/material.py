@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fedminimax.sweep import Sweep
 
 SWEEP, EXPERIMENT, SPEC = "sweep.json", "experiment.json", "spec.toml"
-_COSTS = ("waited", "grad_evals", "local_steps", "replies", "dropped", "gossip_rounds")
 OWN = "report_"
 """How the names of pictures begin that a report wrote itself: these do not go into the next one."""
 
@@ -48,7 +47,8 @@ class Source:
     @property
     def command(self) -> str:
         """The command that began it, as far as it is known."""
-        return str(self.experiment.get("command") or self.environment.get("command") or "")
+        found = str(self.experiment.get("command") or self.environment.get("command") or "")
+        return f"python {found}" if found.split(" ")[0].endswith(".py") else found
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,8 @@ def _from_folders(paths: Sequence[Path]) -> Material:
         spec = (path / SPEC).read_text() if (path / SPEC).exists() else ""
         places = [path, *(record.folder for record in records if record.folder is not None)]
         environment = next((kept for place in places if (kept := _environment(place))), {})
+        failed = experiment.get("failed") or {}
+        notes += [f"{what} failed: {' '.join(str(why).split())}" for what, why in failed.items()]
         wanted = len(experiment.get("labels") or []) * len(experiment.get("seeds") or [])
         order = {str(label): k for k, label in enumerate(experiment.get("labels") or [])}
         records.sort(key=lambda record: order.get(record.label, len(order)))  # as the spec has them
@@ -196,20 +198,25 @@ def _sweeps(path: Path) -> dict[str, Sweep]:
         return {}
     from fedminimax.sweep import Sweep
 
-    kind: Any = Sweep
-    return {(place.parent.name if place.parent != path else path.name): kind.load(place.parent) for place in places}
+    return {(place.parent.name if place.parent != path else path.name): Sweep.load(place.parent) for place in places}
+
+
+def winner(sweep: Sweep) -> int | None:
+    """Return which setting was chosen; None where no metric was named for it, or all diverged."""
+    with suppress(InputError):
+        return sweep.chosen
+    return None
 
 
 def _winner(label: str, sweep: Sweep) -> list[Record]:
     """Return the runs of a sweep's chosen setting; none where nothing says which it is."""
     directed = [name for name in sweep.better if sweep.history[name].ndim == 3]
-    chosen = getattr(sweep, "chosen", None)
+    chosen = winner(sweep)
     if chosen is None:
         with suppress(InputError, IndexError):
             chosen = sweep.best(directed[0])
     if chosen is None:
         return []
-    costs = tuple(name for name in sweep.history if name in _COSTS or name.startswith("floats_"))
     setting = sweep.settings[chosen]
     rounds = int(sweep.history["round"][-1])
     return [
@@ -222,7 +229,7 @@ def _winner(label: str, sweep: Sweep) -> list[Record]:
             wanted=rounds,
             status=folders.FINISHED,
             history={n: v if n == "round" else v[chosen, k] for n, v in sweep.history.items()},
-            costs=costs,
+            costs=sweep.costs,
             better=dict(sweep.better),
             hyper=dict(setting),
             notes={"from": "sweep"},

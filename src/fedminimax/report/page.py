@@ -150,10 +150,10 @@ def _key(evidence: Evidence, label: str) -> str:
 
 
 def _what(evidence: Evidence) -> str:
-    runs = sum(map(len, evidence.counted.values()))
-    seeds = {record.seed for own in evidence.counted.values() for record in own}
-    methods = "1 method" if len(evidence.labels) == 1 else f"{len(evidence.labels)} methods"
-    return f"{methods}, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}, {runs} runs, compared at round {evidence.round}"
+    runs = [record for own in evidence.counted.values() for record in own]
+    told = lambda count, name: f"{count} {name}{'' if count == 1 else 's'}"
+    seeds = told(len({record.seed for record in runs}), "seed")
+    return f"{told(len(evidence.labels), 'method')}, {seeds}, {told(len(runs), 'run')}, compared at round {evidence.round}"
 
 
 def _switch(evidence: Evidence, metric: str) -> str:
@@ -202,17 +202,23 @@ def _row(evidence: Evidence, row: Row, costs: list[str]) -> str:
 
 
 def _every(evidence: Evidence) -> str:
-    """Return all metrics of all methods in one table."""
-    rows: dict[str, list[str]] = {label: [] for label in evidence.labels}
+    """Return all metrics of all methods in one table, with more rows than columns."""
+    cells: dict[tuple[str, str], str] = {}
     for metric in evidence.metrics:
         for row in evidence.rows(metric):
             shown = quantity(row.mean, row.spread) if row.values else "–"
             mark = " ≈" if row.verdict in (NOISE, SAME) else ""
-            rows[row.label].append(f'<td class="number{" best" if row.verdict == BEST else ""}">{shown}{mark}</td>')
+            cells[metric, row.label] = f'<td class="number{" best" if row.verdict == BEST else ""}">{shown}{mark}</td>'
     arrows = {"higher": " ↑", "lower": " ↓"}
-    head = ["Method", *(evidence.called(m) + arrows.get(evidence.better.get(m, ""), "") for m in evidence.metrics)]
-    lines = (f'<tr><th scope="row">{escape(label)}</th>{"".join(cells)}</tr>' for label, cells in rows.items())
-    return f"""<h3>All metrics</h3>{table(head, lines, "All metrics at the end")}
+    called = {m: evidence.called(m) + arrows.get(evidence.better.get(m, ""), "") for m in evidence.metrics}
+    start = lambda name: f'<th scope="row">{escape(name)}</th>'
+    if len(called) >= len(evidence.labels):
+        head = ["Metric", *evidence.labels]
+        lines = [start(name) + "".join(cells[m, label] for label in evidence.labels) for m, name in called.items()]
+    else:
+        head = ["Method", *called.values()]
+        lines = [start(label) + "".join(cells[m, label] for m in called) for label in evidence.labels]
+    return f"""<h3>All metrics</h3>{table(head, [f"<tr>{line}</tr>" for line in lines], "All metrics at the end")}
 <p class="caption">↑ higher is better, ↓ lower is better; the best in bold, ≈ not told apart from it.</p>"""
 
 
@@ -238,9 +244,8 @@ def _clients(data: dict[str, Any], evidence: Evidence, metric: str) -> str:
     if not data["clients"]:
         return ""
     held = [label for label in evidence.labels if any(label in entry["values"] for entry in data["clients"])]
-    rows = [row for row in evidence.rows(metric) if row.label in held]
-    first = next((row.label for row in rows if row.verdict == BEST), held[0])
-    second = next((label for label in held if label != first), first)
+    ahead = [label for label in evidence.leaders(metric) if label in held] or held
+    first, second = ahead[0], ahead[min(1, len(ahead) - 1)]
     names = {str(k): entry["metric"] for k, entry in enumerate(data["clients"])}
     labels = {label: label for label in held}
     against = picker("client-second", "beside", labels, second) if len(held) > 1 else ""

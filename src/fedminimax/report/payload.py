@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedminimax.errors import InputError
 from fedminimax.report.curves import axes, lines
 from fedminimax.report.evidence import Evidence
-from fedminimax.report.material import Material
+from fedminimax.report.material import Material, winner
 
 if TYPE_CHECKING:
     from fedminimax.sweep import Sweep
 
-ROOM = 180_000
-"""About how many numbers the curves may have: three quarters of a megabyte or so."""
+ROOM = 80_000
+"""About how many numbers the curves may have: half a megabyte or so."""
 MOST_POINTS, FEWEST_POINTS = 400, 40
 MOST_CLIENTS, MOST_ROWS, MOST_COLUMNS = 400, 60, 120
 """Of more clients than these, bars show quantiles, and weights the heaviest; of more evaluations, some."""
@@ -112,21 +114,25 @@ def weights(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def sweeps(material: Material) -> list[dict[str, Any]]:
-    """Return every search: its settings, and the mean over seeds of each metric at the end; diverged ones have none."""
-    return [_sweep(label, sweep) for label, sweep in material.sweeps.items()]
+    """Return every search: its settings, and the mean over seeds of each metric at the end; diverged ones have none.
+
+    Settings that were ended early have their value at that time, and are marked.
+    """
+    return [_sweep(label, sweep) for label, sweep in material.sweeps.items() if len(sweep.settings) > 1 and sweep.settings[0]]
 
 
 def _sweep(label: str, sweep: Sweep) -> dict[str, Any]:
-    names = list(sweep.settings[0]) if sweep.settings else []
-    metrics = {name: values for name, values in sweep.history.items() if name in sweep.better and values.ndim == 3}
-    marked = getattr(sweep, "diverged", None)
-    lost = np.zeros(len(sweep.settings), bool) if marked is None else np.asarray(marked).any(axis=1)
-    values = {}
-    for name, history in metrics.items():
-        ends = np.asarray(history[:, :, -1], float)
-        sound = np.isfinite(ends).all(axis=1) & ~lost
+    names = list(sweep.settings[0])
+    metrics = [name for name in sweep.metrics if name in sweep.better]
+    rounds = sweep.history["round"]
+    last = np.searchsorted(rounds, sweep.rounds_run, side="right") - 1  # [settings, seeds]
+    values, best = {}, {}
+    for name in metrics:
+        ends = np.take_along_axis(np.asarray(sweep.history[name], float), last[..., None], axis=2)[..., 0]
+        sound = np.isfinite(ends).all(axis=1) & ~sweep.diverged.any(axis=1)
         values[name] = [float(f"{row.mean():.6g}") if fine else None for row, fine in zip(ends, sound, strict=True)]
-    chosen, by = getattr(sweep, "chosen", None), getattr(sweep, "selected_by", None)
+        with suppress(InputError):
+            best[name] = sweep.best(name)
     return {
         "label": label,
         "names": names,
@@ -134,8 +140,10 @@ def _sweep(label: str, sweep: Sweep) -> dict[str, Any]:
         "seeds": len(sweep.seeds),
         "better": {name: sweep.better[name] for name in metrics},
         "values": values,
-        "chosen": chosen if isinstance(chosen, int) else None,
-        "selectedBy": "" if by is None else str(by),
+        "early": (sweep.rounds_run < rounds[-1]).any(axis=1).tolist(),
+        "best": best,
+        "chosen": winner(sweep),
+        "selectedBy": sweep.selected_by or "",
     }
 
 

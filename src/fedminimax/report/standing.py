@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +19,12 @@ from fedminimax.report.material import EXPERIMENT
 from fedminimax.report.payload import curves
 from fedminimax.report.words import number
 
-WAITING = "waiting"
+WAITING, FAILED = "waiting", "failed"
+LOCK = "lock"
+"""The file in which a run's process leaves its number."""
 QUIET = 60.0
-"""After so many seconds without news of a run, or ten times what its last evaluations took, it is said."""
+"""After so many seconds without news of a run, or ten times what an evaluation takes, it is said; and runs that no experiment
+has planned are taken to be all."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,13 @@ class Stand:
     Attributes:
         label: the method.
         seed: the seed.
-        status: as in :class:`~fedminimax.folders.Record`, or "waiting".
+        status: as in :class:`~fedminimax.folders.Record`, or "waiting" or "failed".
         rounds: how many rounds have been run.
         wanted: how many were asked for.
         left: about how many seconds are left; None: nothing is known.
         newest: the last values of its metrics.
         quiet: for how many seconds nothing was heard of a run that should be running; None where that is no wonder.
+        gone: whether the process that should be running it is not there.
     """
 
     label: str
@@ -44,12 +51,15 @@ class Stand:
     left: float | None
     newest: dict[str, float]
     quiet: float | None = None
+    gone: bool = False
 
     @property
     def words(self) -> str:
         """How it stands, in words."""
         if self.status != RUNNING:
             return self.status
+        if self.gone:
+            return "its process is gone; it can be resumed"
         silent = "" if self.quiet is None else f", no news for {duration(self.quiet)}: is it still running?"
         return f"running{'' if self.left is None else f', about {duration(self.left)} left'}{silent}"
 
@@ -95,6 +105,8 @@ class Standing:
         told = f"{finished} of {len(self.runs)} runs finished"
         if self.ended:
             return f"{told}; nothing is running any more."
+        if not any(run.status in (RUNNING, WAITING) for run in self.runs):
+            return f"{told}; none is running just now."
         return f"{told}, {self.share:.0%} of the rounds{'' if self.left is None else f', about {duration(self.left)} left'}."
 
     def payload(self) -> dict[str, Any]:
@@ -137,32 +149,61 @@ def look(folder: Path) -> Standing:
     with suppress(InputError):
         experiment = folders.read_json(folder / EXPERIMENT)
     runs = [_stand(record) for record in records]
+    failed = set(experiment.get("failed") or {})
     begun = {(run.label, run.seed) for run in runs}
     wanted = max((run.wanted for run in runs), default=0)
     runs += [
-        Stand(str(label), int(seed), WAITING, 0, wanted, None, {})
+        Stand(
+            str(label),
+            int(seed),
+            FAILED if {f"{label}/seed-{seed}", f"{label}/sweep"} & failed else WAITING,
+            0,
+            wanted,
+            None,
+            {},
+        )
         for label in experiment.get("labels") or []
         for seed in experiment.get("seeds") or []
         if (label, seed) not in begun
     ]
-    going = any(run.status in (RUNNING, WAITING) for run in runs) or not runs
     status = experiment.get("status")
-    ended = status != RUNNING if status is not None else not going
+    if status is not None:
+        ended = status != RUNNING
+    else:  # a script may begin another run in a moment; only a single run is known to be all
+        going = not runs or any(run.status == RUNNING for run in runs)
+        ended = not going and ((folder / folders.RUN).exists() or min(map(_age, records)) > QUIET)
     return Standing(str(experiment.get("name") or folder.resolve().name), runs, records, ended)
 
 
 def _stand(record: Record) -> Stand:
     newest = {name: float(record.history[name][-1]) for name in record.metrics if len(record.history[name])}
     left = quiet = None
-    if record.status == RUNNING:
+    gone = record.status == RUNNING and _is_gone(record)
+    if record.status == RUNNING and not gone:
         if record.rounds and record.seconds:
             left = record.seconds / record.rounds * max(0, record.wanted - record.rounds)
-        assert record.folder is not None
-        with suppress(OSError):
-            age = time.time() - (record.folder / folders.RUN).stat().st_mtime
-            usual = record.seconds / max(1, len(record.history["round"]) - 1)
-            quiet = age if age > max(QUIET, 10 * usual) else None
-    return Stand(record.label, record.seed, record.status, record.rounds, record.wanted, left, newest, quiet)
+        usual = record.seconds / max(1, len(record.history["round"]) - 1)
+        quiet = age if (age := _age(record)) > max(QUIET, 10 * usual) else None
+    return Stand(record.label, record.seed, record.status, record.rounds, record.wanted, left, newest, quiet, gone)
+
+
+def _age(record: Record) -> float:
+    """Return how many seconds ago a run's folder was written."""
+    assert record.folder is not None
+    return time.time() - (record.folder / folders.RUN).stat().st_mtime
+
+
+def _is_gone(record: Record) -> bool:
+    """Tell whether the process that writes a run's folder, as its lock names it, has ended without a word."""
+    assert record.folder is not None
+    with suppress(OSError):
+        whose = re.fullmatch(r"process (\d+) on (.+)", (record.folder / LOCK).read_text().strip())
+        if whose and whose[2] == socket.gethostname():
+            try:
+                os.kill(int(whose[1]), 0)
+            except ProcessLookupError:
+                return True
+    return False
 
 
 def duration(seconds: float) -> str:

@@ -150,13 +150,14 @@ const FM = (() => {
     const better = (a, b) => a !== null && (b === null || b === undefined || sign * a > sign * b);
     const two = kx !== ky, axis = (k) => [...new Set(s.settings.map((t) => t[k]))].sort(order);
     const xs = axis(kx), ys = two ? axis(ky) : [0], cell = new Map();
+    const lost = values.filter((v) => v === null).length, best = s.chosen ?? s.best[metric] ?? null;
+    const early = new Set(), short_of = s.early.filter((e, i) => e && values[i] !== null).length;
     s.settings.forEach((t, i) => {
       const key = JSON.stringify([t[kx], two ? t[ky] : 0]);
-      if (!cell.has(key) || better(values[i], cell.get(key))) cell.set(key, values[i]);
+      // one that was run to the end goes before those that were not
+      const ahead = !cell.has(key) || (early.has(key) !== s.early[i] ? early.has(key) : better(values[i], cell.get(key)));
+      if (ahead) { cell.set(key, values[i]); early[s.early[i] && values[i] !== null ? "add" : "delete"](key); }
     });
-    const lost = values.filter((v) => v === null).length;
-    let best = s.chosen;
-    if (best === null) values.forEach((v, i) => { if (better(v, best === null ? null : values[best])) best = i; });
     const scattered = two && cell.size < 0.5 * xs.length * ys.length;
     const positive = (list) => list.every((v) => typeof v === "number" && v > 0) && Math.max(...list) / Math.min(...list) >= 50;
     const caption = [];
@@ -186,7 +187,7 @@ const FM = (() => {
         const isBest = best !== null && s.settings[best][kx] === x && s.settings[best][ky] === y;
         if (xs.length * ys.length > 120 && v !== null && !isBest) return;
         const full = v !== null && (v - low) / (high - low || 1) > (dark() ? 0.6 : 0.4);
-        const text = v === null ? (tried ? "× diverged" : "") : short(v);
+        const text = v === null ? (tried ? "× diverged" : "") : short(v) + (early.has(JSON.stringify([x, y])) ? "°" : "");
         notes.push({ x: j, y: i, xref: "x", yref: "y", text: isBest ? `<b>[${text}]</b>` : narrow() && v === null ? (tried ? "×" : "") : text, showarrow: false, font: { size: narrow() ? 10 : 12, color: v === null ? own("--ink") : full !== dark() ? "#fff" : "#111" } });
       }));
       draw("sweeps-chart", [{ type: "heatmap", z, x: X, y: Y, colorscale: RAMP(), xgap: 2, ygap: 2, hoverongaps: false, colorbar: { thickness: 12, outlinewidth: 0 }, hovertemplate: `${escaped(s.names[kx])} %{x}, ${escaped(s.names[ky])} %{y}: %{z:.5g}<extra></extra>` }],
@@ -195,6 +196,7 @@ const FM = (() => {
     }
     caption.unshift(`${s.settings.length} settings, ${s.seeds} seed${s.seeds > 1 ? "s" : ""} each; the mean of ${metric} (${s.better[metric]} is better) at the end.`);
     if (s.names.length > 2 && two) caption.push("Over the other hyper-parameters the best is shown.");
+    if (short_of) caption.push(`${short_of} were ended early${two && !scattered ? " (°)" : ""}, with their value then.`);
     if (lost) caption.push(`${lost} diverged (×) with some seed.`);
     if (best !== null) caption.push(`${s.chosen === null ? "Best" : "Chosen"}: ${s.names.map((n, k) => `${n} = ${short(s.settings[best][k])}`).join(", ")}${s.selectedBy ? `, by ${s.selectedBy}` : ""}.`);
     say("sweeps-caption", caption.join(" "));
@@ -242,7 +244,7 @@ const FM = (() => {
     }
     all();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
-    addEventListener("beforeprint", () => { printing = true; all(); });
+    addEventListener("beforeprint", () => { printing = true; document.querySelectorAll("details").forEach((e) => { e.open = true; }); all(); });
     addEventListener("afterprint", () => { printing = false; all(); });
     document.documentElement.dataset.drawn = "yes";
   }
