@@ -188,7 +188,7 @@ def test_the_estimate_of_cd_mage_plus_equals_its_recursion_step_by_step(task):
         v = (1 - a) * v + (now[1] - (1 - a) * before[1])[cohorts[t]].mean(0)
         np.testing.assert_allclose(result.state.estimate.x, u, rtol=1e-10)
         np.testing.assert_allclose(result.state.estimate.y, v, rtol=1e-10)
-        np.testing.assert_allclose(result.state.x_previous, points[t].x, rtol=1e-12)
+        np.testing.assert_allclose(result.state.previous.x, points[t].x, rtol=1e-12)
 
 
 def test_an_unheard_first_phase_keeps_the_estimate_and_its_point(task):
@@ -199,7 +199,7 @@ def test_an_unheard_first_phase_keeps_the_estimate_and_its_point(task):
     silent = go(task, method, rounds=2, trace=fm.Trace(cohorts=(first, second)), record=True)
     after_one = go(task, method, rounds=1)
     np.testing.assert_allclose(silent.state.estimate.x, after_one.state.estimate.x, rtol=1e-12)
-    np.testing.assert_allclose(silent.state.x_previous, task.problem.start.x, atol=1e-15)
+    np.testing.assert_allclose(silent.state.previous.x, task.problem.start.x, atol=1e-15)
     assert np.abs(silent.x - after_one.x).max() > 1e-4  # the second phase went on along the old estimate
 
 

@@ -183,8 +183,8 @@ def test_fed_sgda_m_equals_its_box_by_hand(task):
     result = fm.run(problem, task.clients, method, rounds=3, trace=fm.Trace((np.array(cohort),)))
     np.testing.assert_allclose(result.x, x, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(result.y, y, rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(result.state.x_estimate, memory_of["v"][0], rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(result.state.y_estimate, memory_of["v"][1], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.state.estimate.x, memory_of["v"][0], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(result.state.estimate.y, memory_of["v"][1], rtol=1e-11, atol=1e-12)
     assert memory_of["bound"] > 3, "the set must bind"
 
 
@@ -197,7 +197,7 @@ def test_fed_sgda_m_takes_both_gradients_on_one_minibatch(x64):
     for rounds in (1, 4):
         state = fm.run(task.problem, task.clients, method, rounds=rounds, seed=7).state
         g = fm.metrics.gradient(task.problem, task.clients, fm.metrics.point(task.problem, task.clients, state))
-        noises.append(np.concatenate([state.x_estimate - g.x, state.y_estimate - g.y]))
+        noises.append(np.concatenate([state.estimate.x - g.x, state.estimate.y - g.y]))
     assert np.abs(noises[0]).max() > 0.01
     np.testing.assert_allclose(noises[1], noises[0], atol=1e-12)
 

@@ -251,9 +251,8 @@ class MomentumState(NamedTuple):
 
     x: Tree
     y: Tree
-    x_previous: Tree
-    y_previous: Tree
     estimate: Point
+    previous: Point
     begun: jax.Array
 
 
@@ -310,26 +309,22 @@ class CDMAGEPlus(GradientGuided[MomentumState]):
     def init(self, problem: MinimaxProblem) -> MomentumState:
         """Return z_0 = z_{-1}, and no estimate yet."""
         z = problem.start
-        return MomentumState(z.x, z.y, z.x, z.y, players.zeros_like(z), jnp.zeros((), bool))
+        return MomentumState(*z, players.zeros_like(z), z, jnp.zeros((), bool))
 
     def round(self, problem: MinimaxProblem, state: MomentumState, clients: Clients) -> MomentumState:
         """Move the estimate along, then let another cohort, or the same, take guided steps."""
         z = Point(state.x, state.y)
-        previous = Point(state.x_previous, state.y_previous)
         keep = jnp.where(state.begun, 1.0 - jnp.minimum(self.alpha, 1.0), 0.0)  # 1 - alpha_t
         cohort, weights = cohort_of(problem, clients, self.cohort_size)
-        change = cohort.mean(self.report_change, *z, *previous, keep, weights=weights)
+        change = cohort.mean(self.report_change, z, state.previous, keep, weights=weights)
         moved = players.add(change, state.estimate, keep)
         heard = cohort.heard > 0
         estimate = players.select(heard, moved, state.estimate)
-        here = players.select(heard, z, previous)
+        here = players.select(heard, z, state.previous)
         new = self.update(problem, z, estimate, clients, (cohort, weights))
-        return MomentumState(new.x, new.y, here.x, here.y, estimate, state.begun | heard)
+        return MomentumState(*new, estimate, here, state.begun | heard)
 
-    def report_change(
-        self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_previous: Tree, y_previous: Tree, keep: jax.Array
-    ) -> Point:
+    def report_change(self, problem: ClientProblem, client: Client, z: Point, previous: Point, keep: jax.Array) -> Point:
         """Return grad f_i(z_t) - (1 - alpha_t) grad f_i(z_{t-1})."""
-        everything = client.full
-        before = problem.grad(x_previous, y_previous, everything)
-        return players.add(problem.grad(x, y, everything), before, -keep)
+        before, now = (problem.grad(*point, client.full) for point in (previous, z))
+        return players.add(now, before, -keep)

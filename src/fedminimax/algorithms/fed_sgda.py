@@ -61,23 +61,20 @@ ALGORITHMS["FedSGDAPlus"] = FedSGDAPlus  # type: ignore[assignment]
 
 @state
 class EstimateState(NamedTuple):
-    """The players, the estimates of both gradients there, and whether there are any yet."""
+    """The players, the estimate v of both gradients there, and whether there is any yet."""
 
     x: Tree
     y: Tree
-    x_estimate: Tree
-    y_estimate: Tree
+    estimate: Point
     begun: jax.Array
 
 
 @state
 class EstimateUpdate(NamedTuple):
-    """How far a client's steps led, and how its estimates changed on the way."""
+    """How far a client's steps led, and how its estimate changed on the way."""
 
-    x: Tree
-    y: Tree
-    x_estimate: Tree
-    y_estimate: Tree
+    z: Point
+    estimate: Point
 
 
 @algorithm
@@ -126,25 +123,20 @@ class FedSGDAM(WithCohorts, WithSteps, Algorithm[MinimaxProblem, EstimateState])
                 raise InputError(f"FedSGDAM.{name} must be between 0 and 1, not {value}.")
 
     def init(self, problem: MinimaxProblem) -> EstimateState:
-        """Return (x_0, y_0), and no estimates yet."""
-        z = problem.start
-        nothing = players.zeros_like(z)
-        return EstimateState(z.x, z.y, nothing.x, nothing.y, begun=jnp.zeros((), bool))
+        """Return (x_0, y_0), and no estimate yet."""
+        return EstimateState(*problem.start, players.zeros_like(problem.start), begun=jnp.zeros((), bool))
 
     def round(self, problem: MinimaxProblem, state: EstimateState, clients: Clients) -> EstimateState:
         """Average the cohort's models and estimates."""
-        cohort = clients.sample(self.cohort_size)
-        z, v = Point(state.x, state.y), Point(state.x_estimate, state.y_estimate)
-        update = cohort.mean(self.local_update, *z, *v, state.begun)
-        z = server_step(problem, z, Point(update.x, update.y), 1.0, 1.0)
-        v = players.add(v, Point(update.x_estimate, update.y_estimate))
-        return EstimateState(z.x, z.y, v.x, v.y, begun=state.begun | (cohort.heard > 0))
+        cohort, z = clients.sample(self.cohort_size), Point(state.x, state.y)
+        update = cohort.mean(self.local_update, z, state.estimate, state.begun)
+        z = server_step(problem, z, update.z, 1.0, 1.0)
+        return EstimateState(*z, players.add(state.estimate, update.estimate), begun=state.begun | (cohort.heard > 0))
 
     def local_update(
-        self, problem: ClientProblem, client: Client, x: Tree, y: Tree, x_estimate: Tree, y_estimate: Tree, begun: jax.Array
+        self, problem: ClientProblem, client: Client, start: Point, estimate: Point, begun: jax.Array
     ) -> EstimateUpdate:
-        """Return how far the client's steps lead, and what they make of the estimates."""
-        start, first = Point(x, y), Point(x_estimate, y_estimate)
+        """Return how far the client's steps lead, and what they make of the estimate."""
 
         def step(z: Point, v: Point, begun: jax.Array) -> tuple[Point, Point, jax.Array]:
             new = descent_ascent(problem, z, v, self.lr_x, self.lr_y)
@@ -156,5 +148,5 @@ class FedSGDAM(WithCohorts, WithSteps, Algorithm[MinimaxProblem, EstimateState])
             return new, v, jnp.ones_like(begun)
 
         steps = client.steps(self.local_steps, self.batch_size)
-        end, v, _ = client.repeat(steps, step, start, first, begun)
-        return EstimateUpdate(*players.sub(end, start), *players.sub(v, first))
+        end, v, _ = client.repeat(steps, step, start, estimate, begun)
+        return EstimateUpdate(players.sub(end, start), players.sub(v, estimate))
