@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from fedminimax.plan import SIMULATOR, engine_of
 from fedminimax.problems.forms import AnyProblem
 from fedminimax.result import Result
 from fedminimax.run import run
+from fedminimax.runfolder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,6 +96,7 @@ def compare(
     match_upload: bool | str | int = False,
     metrics: Iterable[Metric] | Mapping[str, Metric] | Metric = (),
     engine: str | Engine = SIMULATOR,
+    folder: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Curves:
     """Run several methods on one problem with the same seeds.
@@ -108,6 +112,8 @@ def compare(
             read off its own messages.
         metrics: as for :func:`fedminimax.run`.
         engine: as for :func:`fedminimax.run`. One that keeps clients' states in files gets a folder in it for each run.
+        folder: where to keep the runs, each in a folder "method/seed-0" of its own; called again after an interruption, those that
+            are complete are read, and the others go on.
         options: passed to :func:`fedminimax.run`.
     """
     if "seed" in options:
@@ -130,6 +136,8 @@ def compare(
     for seed in seeds:
         for name, method in named.items():
             apart = getattr(carrier, "apart", lambda name: carrier)(f"{name}-{seed}")
+            if folder is not None:
+                options["folder"] = RunFolder(Path(folder) / name / f"seed-{seed}", label=name)
             results[name].append(
                 run(problem, clients, method, rounds=rounds, seed=seed, metrics=judged, engine=apart, **options)
             )

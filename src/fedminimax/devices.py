@@ -8,6 +8,7 @@ be asked before anybody uses it: when fedminimax is imported, or, where JAX come
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -78,6 +79,17 @@ def _cores() -> int:
     """Return how many cores this process may use (not every system can tell them from those of the machine)."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def offer_recorded(folder: str | os.PathLike[str]) -> None:
+    """Ask for as many devices as a run in a folder was carried out on, where that is more than the cores; before JAX starts."""
+    try:
+        with open(os.path.join(folder, "run.json")) as file:
+            wanted = json.load(file)["notes"]["layout"]["devices"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # nothing is known of it, and whoever reads the folder says why
+    if isinstance(wanted, int) and wanted > _cores():
+        os.environ.setdefault(VARIABLE, str(wanted))
 
 
 def usable(asked: int | None, worthwhile: bool) -> int:

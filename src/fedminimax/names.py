@@ -43,7 +43,7 @@ from fedminimax.algorithms import (
     local_solver,
 )
 from fedminimax.cache import keep_if_asked
-from fedminimax.checkpoints import Checkpoints
+from fedminimax.checkpointing import Checkpoints
 from fedminimax.compare import Curves, compare
 from fedminimax.data import ClientData, GeneratedClients
 from fedminimax.engines.execution import Snapshot

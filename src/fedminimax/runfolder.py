@@ -15,7 +15,7 @@ from typing import Any
 from fedminimax import checkpoint, checks, folders, wire
 from fedminimax._version import __version__
 from fedminimax.checkpoint import Checkpoint
-from fedminimax.checkpoints import Checkpoints, interval
+from fedminimax.checkpointing import Checkpoints, interval
 from fedminimax.engines.execution import Snapshot
 from fedminimax.errors import InputError
 from fedminimax.folders import log, read_json, write_atomically, write_json
