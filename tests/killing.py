@@ -4,6 +4,7 @@
 its clients' states in files; the last one is left to end. All three must then be the runs that were never stopped.
 """
 
+import json
 import os
 import random
 import signal
@@ -91,6 +92,17 @@ def hang(folder, names):
     signal.pause()
 
 
+def survivors(folder, names):
+    """Go on with every method, and say what differs from the runs that were never stopped."""
+    from roster import NODES, ROSTER
+
+    rows = {row.name: row for row in [*ROSTER, *NODES]}
+    for name in names:
+        given = settings(rows[name])
+        survived = fm.run(**given, rounds=20, progress=False, folder=folder / name)
+        print(json.dumps([name, differences(fm.run(**given, rounds=20, progress=False), survived)]), flush=True)
+
+
 # -- three methods, at random moments -----------------------------------------------------------------------------------------
 
 
@@ -126,9 +138,11 @@ def go(folder, rounds, every=1, tell=None):
     done = {}
 
     def one(name, given):
-        engine = fm.Simulator(client_store=folder / "states" if name == "files" else None)
-        where = {"folder": folder / name, "checkpoint_every": every, "engine": engine} if every else {}
-        done[name] = fm.run(**given, **where, observers=Tells(tell))
+        # Also the run that is never stopped has its states in files: another program would round in another way.
+        files = folder / ("states" if every else f"states of a process {os.getpid()}")
+        engine = fm.Simulator(client_store=files if name == "files" else None)
+        where = {"folder": folder / name, "checkpoint_every": every} if every else {}
+        done[name] = fm.run(**given, **where, engine=engine, observers=Tells(tell))
 
     threads = [threading.Thread(target=one, args=item) for item in runs(rounds).items()]
     for thread in threads:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from fedminimax import checkpoint, checks
@@ -67,7 +67,7 @@ class Checkpoints(Observer):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._writer = ThreadPoolExecutor(1, "fedminimax-checkpoint")
         self._writer.submit(checkpoint.warm_up)
-        self._last_round, self._last_time = run.round, time.monotonic()
+        self._last_round, self._last_time = run.round, monotonic()
         self.saved = run.resumed
         self._what = None if run.resumed is None else (run.resumed, len(run.history()["round"]))
         if self.at_start and run.resumed is None:
@@ -85,7 +85,7 @@ class Checkpoints(Observer):
         if self._rounds is not None:
             due = (run.round - run.first) // self._rounds > (self._last_round - run.first) // self._rounds
         else:
-            due = time.monotonic() - self._last_time >= (self._seconds or 0.0)
+            due = monotonic() - self._last_time >= (self._seconds or 0.0)
         if due and run.round < run.last:  # the end is saved with its evaluation
             self._save(run)
 
@@ -110,7 +110,7 @@ class Checkpoints(Observer):
         self._look(wait=True)
         result = run.result(whole=False)
         what = run.round, len(result.history["round"])
-        self._last_round, self._last_time = run.round, time.monotonic()
+        self._last_round, self._last_time = run.round, monotonic()
         if what == self._what and self.saved == run.round:
             return
         facts = {"first": run.first, "last": run.last, "eval_every": run.eval_every, "layout": run.layout}

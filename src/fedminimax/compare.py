@@ -112,8 +112,8 @@ def compare(
             read off its own messages.
         metrics: as for :func:`fedminimax.run`.
         engine: as for :func:`fedminimax.run`. One that keeps clients' states in files gets a folder in it for each run.
-        folder: where to keep the runs, each in a folder "method/seed-0" of its own; called again after an interruption, those that
-            are complete are read, and the others go on.
+        folder: where to keep the runs, each in a folder "method/seed-0" of its own; called again after an interruption, those
+            that are complete are read, and the others go on.
         options: passed to :func:`fedminimax.run`.
     """
     if "seed" in options:

@@ -229,7 +229,7 @@ def _where(there: Any, here: Any) -> str:
                 if name == "code":
                     return f" (the code of {_short(there.get('kind'))} has changed)"
                 return (f" in {name}" if name != "with" else "") + _where(a, b)
-    short = lambda v: isinstance(v, (int, float, str)) and len(str(v)) < 60
+    short = lambda v: v is None or (isinstance(v, (int, float, str)) and len(str(v)) < 60)
     return f" ({there} in the folder, {here} here)" if short(there) and short(here) else ""
 
 

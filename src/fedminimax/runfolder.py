@@ -22,6 +22,7 @@ from fedminimax.folders import log, read_json, write_atomically, write_json
 from fedminimax.identity import differences, identity
 from fedminimax.inputs import beginning
 from fedminimax.observers import Observer
+from fedminimax.outline import outline
 from fedminimax.plan import Plan
 from fedminimax.recorder import Label, Recorder, say
 from fedminimax.result import Result
@@ -121,8 +122,8 @@ class RunFolder:
             "identity": identity(plan),
         }
         folders.write_environment(path)
-        if self.spec is not None:
-            write_atomically(path / SPEC, self.spec.encode())
+        if self.spec is not None or not (path / SPEC).exists():
+            write_atomically(path / SPEC, (outline(plan) if self.spec is None else self.spec).encode())
         write_json(path / IDENTITY, kept)
         log(path, f"{plan.method} begins, rounds {plan.first} to {plan.last}, seed {plan.seed} (fedminimax {__version__})")
         return plan
