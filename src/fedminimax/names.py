@@ -66,7 +66,11 @@ from fedminimax.run import run
 from fedminimax.runfolder import RunFolder
 from fedminimax.schedules import Piecewise, PowerDecay
 from fedminimax.steps import ClientSteps, UniformSteps
-from fedminimax.sweep import Sweep, sweep
+from fedminimax.sweep import sweep
+from fedminimax.sweeps.halving import Halving
+from fedminimax.sweeps.space import Choice, LogUniform, Uniform
+from fedminimax.sweeps.suggest import Optuna
+from fedminimax.sweeps.table import Sweep
 
 keep_if_asked()  # before anything is compiled
 
@@ -86,6 +90,7 @@ __all__ = [
     "CatalystScaffoldS",
     "Checkpoints",
     "ChiSquare",
+    "Choice",
     "ClientData",
     "ClientSteps",
     "Constants",
@@ -103,6 +108,7 @@ __all__ = [
     "FessGDA",
     "GeneratedClients",
     "Guard",
+    "Halving",
     "InputError",
     "Isolated",
     "LocalExtraStep",
@@ -111,10 +117,12 @@ __all__ = [
     "LocalSGDAPlus",
     "LocalTraining",
     "LogCSV",
+    "LogUniform",
     "MLflow",
     "MinimaxProblem",
     "Momentum",
     "Network",
+    "Optuna",
     "ParallelSGDA",
     "PersonalizedProblem",
     "Piecewise",
@@ -142,6 +150,7 @@ __all__ = [
     "Task",
     "TensorBoard",
     "Trace",
+    "Uniform",
     "UniformSteps",
     "Wave",
     "Weighted",

@@ -32,7 +32,7 @@ class ProgressBar(Observer):
         """Draw the bar."""
         if not self._shown or run.last == run.first:
             return
-        self._bar = _bar(self._console)
+        self._bar = bar(self._console)
         self._task = self._bar.add_task(run.method, total=run.last - run.first, metric="")
         self._bar.start()
         self.on_rounds(run)
@@ -57,7 +57,7 @@ class ProgressBar(Observer):
             self._bar = None
 
 
-def _bar(console: Console) -> Progress:
+def bar(console: Console) -> Progress:
     """Return a bar with the rounds a second and a field for the metric."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text

@@ -52,26 +52,42 @@ class Judge:
         return {name: float(v) if np.ndim(v) == 0 else np.asarray(v) for name, v in zip(names, values, strict=True)}
 
     def _place(self, metrics: Mapping[str, Metric]) -> _Placed:
-        leaves, structure = jax.tree.flatten(tuple(metrics.values()))
-        # Plain functions cannot be arguments of a compiled program; they become part of it.
-        functions = tuple(leaf if callable(leaf) else None for leaf in leaves)
-        arrays = jax.device_put([None if callable(leaf) else leaf for leaf in leaves], jax.devices()[0])
+        kinds, arrays = Kinds.of(metrics)
         in_context = any(parts.wants_context(metric) for metric in metrics.values())
-        return _Placed(arrays, _evaluator(self._problem, tuple(metrics), structure, functions), in_context)
+        return _Placed(jax.device_put(arrays, jax.devices()[0]), _evaluator(self._problem, kinds), in_context)
+
+
+class Kinds(NamedTuple):
+    """Some metrics without their data, which is an argument of compiled programs. Plain functions cannot be; they are here."""
+
+    names: tuple[str, ...]
+    structure: Any
+    functions: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Metric]) -> tuple[Kinds, list[Tree]]:
+        """Return the kinds of some metrics, and their data."""
+        leaves, structure = jax.tree.flatten(tuple(metrics.values()))
+        functions = tuple(leaf if callable(leaf) else None for leaf in leaves)
+        return cls(tuple(metrics), structure, functions), [None if callable(leaf) else leaf for leaf in leaves]
+
+    def values(
+        self, arrays: list[Tree], problem: Problem, clients: ClientData, state: Tree, context: Context | None
+    ) -> dict[str, Any]:
+        """Return every number or array of the metrics with these data at a state."""
+        leaves = [a if f is None else f for a, f in zip(arrays, self.functions, strict=True)]
+        metrics = dict(zip(self.names, jax.tree.unflatten(self.structure, leaves), strict=True))
+        return evaluate(metrics, problem, clients, state, context)
 
 
 @functools.lru_cache(maxsize=64)
-def _evaluator(
-    problem: Problem, names: tuple[str, ...], structure: Any, functions: Any
-) -> tuple[list[str], Callable[..., Any]]:
+def _evaluator(problem: Problem, kinds: Kinds) -> tuple[list[str], Callable[..., Any]]:
     """Return the compiled metrics, and the list that will hold the names of their numbers, in order, once it has run."""
     order: list[str] = []
 
     @jax.jit
     def compute(arrays: list[Tree], clients: ClientData, state: Tree, context: Context | None) -> list[jax.Array]:
-        leaves = [a if f is None else f for a, f in zip(arrays, functions, strict=True)]
-        metrics = dict(zip(names, jax.tree.unflatten(structure, leaves), strict=True))
-        values = evaluate(metrics, problem, clients, state, context)
+        values = kinds.values(arrays, problem, clients, state, context)
         order[:] = values
         return list(values.values())
 
