@@ -112,19 +112,20 @@ def sweep(
         total = rounds * checks.integer("samples", samples)
     methods = [_made(algorithm, setting, plan.clients) for setting in settings]
     by.check(plan)
-    asked = {
+    asked: dict[str, Any] = {
         "rounds": int(rounds),
         "eval_every": every,
         "seeds": used,
-        "settings": settings or [search, samples, search_seed, suggests],
+        "settings": settings,
+        "search": None if suggests is None else [search, samples, search_seed, suggests],
         "halving": halving,
         "strategy": strategy,
     }
-    with opened(folder, replace(plan, algorithm=[*methods, algorithm][0]), asked) as ledger:
+    varied = tuple({**(grid or {}), **(search or {})})
+    with opened(folder, plan, varied, asked) as ledger:
         if (before := ledger.outcome()) is not None:
             known = before.better | by.known
             return replace(before, settings=settings or before.settings, selected_by=by.metric, better=known)
-        varied = tuple({**(grid or {}), **(search or {})})
         common = Common(plan, strategy, every, varied, devices)
         with SweepBar(plan.method, total * len(used), progress) as bar:
             conductor = Conductor(common, ledger, used, rounds, side_by_side, bar.add)

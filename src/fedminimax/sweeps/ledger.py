@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,15 @@ PLAN, PARTS = "plan.json", "parts"
 
 
 @contextmanager
-def opened(folder: str | os.PathLike[str] | None, plan: Plan, asked: Mapping[str, Any]) -> Iterator[Ledger]:
+def opened(
+    folder: str | os.PathLike[str] | None, plan: Plan, varied: Sequence[str], asked: Mapping[str, Any]
+) -> Iterator[Ledger]:
     """Open the folder of a sweep: nobody else writes it meanwhile. One that holds another sweep is refused.
 
     Args:
         folder: where; None: nothing is kept.
         plan: what every run of the sweep is, but for its setting and seed.
+        varied: the hyper-parameters that the settings give.
         asked: what else the sweep is, by name.
     """
     if folder is None:
@@ -52,7 +55,9 @@ def opened(folder: str | os.PathLike[str] | None, plan: Plan, asked: Mapping[str
         raise InputError(f"{path} is a file, but a sweep needs a folder: name another.")
     path.mkdir(parents=True, exist_ok=True)
     with locked(path):
-        own = json.loads(json.dumps({"identity": identity(plan), "sweep": {k: describe(v) for k, v in asked.items()}}))
+        every = identity(plan)
+        every["method"] = {name: value for name, value in every["method"].items() if name not in varied}
+        own = json.loads(json.dumps({"identity": every, "sweep": {k: describe(v) for k, v in asked.items()}}))
         if not (path / PLAN).exists():
             if (path / SWEEP).exists() or (path / folders.RUN).exists():
                 raise InputError(f"{path} holds something that sweep(folder=...) did not begin: name another folder.")

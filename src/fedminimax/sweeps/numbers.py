@@ -13,7 +13,7 @@ from fedminimax.plan import Plan
 from fedminimax.sweeps.selection import Selection
 from fedminimax.sweeps.side_by_side import FINITE
 from fedminimax.sweeps.space import Setting
-from fedminimax.sweeps.table import Sweep
+from fedminimax.sweeps.table import Sweep, refused
 
 COSTS = frozenset(accounting.names(gossip=True))
 
@@ -52,10 +52,11 @@ class Numbers:
         self._reached[here, seeds] = (end - 1) * self._every
 
     def scores(self, metric: str, settings: Sequence[int], last: int) -> np.ndarray:
-        """Return the mean over seeds of a metric at round ``last``; infinite where it was not finite at some time."""
-        values = self._columns[metric][np.asarray(settings), :, : last // self._every + 1]
-        sound = np.isfinite(values).all(axis=(1, 2))
-        return np.where(sound, np.where(sound[:, None], values[..., -1], 0.0).mean(axis=1), np.inf)
+        """Return the mean over seeds of a metric at round ``last``; infinite where a run diverged before."""
+        rows = (np.asarray(settings), slice(None), slice(last // self._every + 1))
+        values, bad = self._columns[metric][rows], refused({name: self._columns[name][rows] for name in ("replies", "dropped")})
+        sound = (np.isfinite(values) & (self._columns[FINITE][rows] == 1) & ~bad).all(axis=(1, 2))
+        return np.where(sound, np.where(sound[:, None], values[..., -1], 0.0).mean(axis=1, dtype=float), np.inf)
 
     @property
     def rounds_run(self) -> np.ndarray:

@@ -185,7 +185,7 @@ class Compiled:
             leaves: Any,
             seeds: Any,
             carry: Any,
-            placed: Placed,
+            placed: Any,
             judges: Any,
             first: Any,
             blocks: Any,

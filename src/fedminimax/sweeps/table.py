@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ class Sweep:
         costs: which of them are costs.
         rounds_run: up to which evaluation each run went, [settings, seeds]: all rounds, unless halving or Ctrl-C ended it.
         diverged: which runs diverged, [settings, seeds]: their state, or a metric that was finite at the start, became
-            non-finite.
+            non-finite, or the guard refused every reply from one evaluation to the next.
         selected_by: the metric that the winner is chosen by; None: none was named.
         base: the algorithm with all its hyper-parameters, as text.
         interrupted: whether Ctrl-C ended it early.
@@ -78,7 +79,8 @@ class Sweep:
     def best(self, metric: str | None = None, better: str | None = None, last: int = 1) -> int:
         """Return the number of the setting whose mean of ``metric`` over seeds, over the last evaluations, is best.
 
-        A setting that ever became non-finite, or that was not run to the end, is never best; where that is all, it is an error.
+        A setting whose metric was ever non-finite, whose replies the guard refused, or that was not run to the end, is never
+        best; where that is all, it is an error.
 
         Args:
             metric: what to compare settings by; by default what the winner is selected by.
@@ -87,7 +89,7 @@ class Sweep:
         """
         metric = self._named(metric)
         values = self._numbers(metric)
-        sound = np.isfinite(values).all(axis=(1, 2))
+        sound = np.isfinite(values).all(axis=(1, 2)) & ~refused(self.history).any(axis=(1, 2))
         if not sound.any():
             raise InputError(
                 f"None of the {len(self.settings)} settings of {self.method} kept {metric!r} finite from the first to the last "
@@ -95,12 +97,12 @@ class Sweep:
             )
         sign = 1.0 if self._direction(metric, better) == LOWER else -1.0
         score = np.full(len(values), np.inf)
-        score[sound] = sign * values[sound, :, -last:].mean(axis=(1, 2))
+        score[sound] = sign * values[sound, :, -last:].mean(axis=(1, 2), dtype=float)
         return int(np.argmin(score))
 
     def went_astray(self) -> np.ndarray:
-        """Return which runs have a metric that was finite at the start and is not at some evaluation, [settings, seeds]."""
-        astray = np.zeros((len(self.settings), len(self.seeds)), bool)
+        """Return which runs diverged as far as their history shows it, [settings, seeds]."""
+        astray = refused(self.history).any(axis=-1) & np.ones((len(self.settings), len(self.seeds)), bool)
         run = self.history["round"] <= self.rounds_run[..., None]
         for name in self.metrics:
             finite = np.isfinite(self.history[name])
@@ -237,6 +239,14 @@ class Sweep:
             more = ", ..." if len(numbers) > _SHOWN else ""
             said.append(f"with {', '.join(numbers[:_SHOWN])}{more}")
         return f"Sweep({self.method}: {'; '.join(said)}{'; interrupted' if self.interrupted else ''})"
+
+
+def refused(history: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return at which evaluations every reply since the one before was refused by the guard, [settings, seeds, evaluations]."""
+    if not {"replies", "dropped"} <= set(history):
+        return np.zeros((1, 1, 1), bool)
+    replies, dropped = (np.diff(history[name], axis=-1, prepend=0) for name in ("replies", "dropped"))
+    return (replies > 0) & (dropped == replies)
 
 
 def packed(arrays: dict[str, np.ndarray]) -> bytes:
