@@ -169,7 +169,7 @@ WRONG = [
     ({"grid": {"lr_x": "0.1"}}, "must be a list of values"),
     ({"grid": {"lr_x": np.float32(0.5)}}, "must be a list of values"),
     ({"grid": {"lr_x": []}}, "The grid's 'lr_x' has no values"),
-    ({"grid": {"lr": [1]}}, "no hyper-parameter 'lr': it has lr_x"),
+    ({"grid": {"lr": [1]}}, "no hyper-parameter 'lr': it has "),
     ({"grid": [0.1]}, "grid must be a dict"),
     ({"grid": {"lr_x": LOG}}, "give it as search="),
     ({"grid": {"lr_x": [-1.0]}}, "lr_x must not be negative"),
