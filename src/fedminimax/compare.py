@@ -130,8 +130,8 @@ def compare(
     if not isinstance(methods, Mapping) and len(named) < len(list(methods)):
         raise InputError("Two methods have the same name: give them as a dict with names of your own.")
     if match_upload is not False:
-        budget = _budget(problem, clients, named, match_upload)
-        named = {name: at_upload(problem, clients, method, budget) for name, method in named.items()}
+        floats = budget(problem, clients, named, match_upload)
+        named = {name: at_upload(problem, clients, method, floats) for name, method in named.items()}
     results: dict[str, list[Result]] = {name: [] for name in named}
     for seed in seeds:
         for name, method in named.items():
@@ -183,7 +183,8 @@ def at_upload(problem: AnyProblem, clients: ClientSource, algorithm: Algorithm, 
     return algorithm.replace(cohort_size=best)
 
 
-def _budget(problem: AnyProblem, clients: ClientSource, methods: Mapping[str, Algorithm], wanted: bool | str | int) -> int:
+def budget(problem: AnyProblem, clients: ClientSource, methods: Mapping[str, Algorithm], wanted: bool | str | int) -> int:
+    """Return how many floats a round of every method is to send up: as the first, as one that is named, or as given."""
     if wanted is True:
         wanted = next(iter(methods))
     if not isinstance(wanted, str):
