@@ -37,6 +37,51 @@ def options(
     """Take the options that come before a command."""
 
 
+@app.command("init")
+def init_command(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("spec.toml"),
+    data: Annotated[str, typer.Option(help="fashion_mnist, or digits, which needs no file.")] = "fashion_mnist",
+) -> None:
+    """Write a commented file to start an experiment from: three methods over three seeds."""
+    from fedminimax.commands.experiment import write_spec
+
+    write_spec(path, data)
+
+
+@app.command("run")
+def run_command(
+    spec: Annotated[Path, typer.Argument(help="The file of the experiment; `fedminimax init` writes one.")],
+    set_: Annotated[
+        list[str], typer.Option("--set", help="A key to set otherwise, such as methods.FessGDA.beta=0.1; may be given again.")
+    ] = [],  # noqa: B006  (typer reads it, and nobody changes it)
+    seeds: Annotated[int | None, typer.Option(help="How many runs each method has, in place of the file's seeds.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; by default runs/ and the file's name.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and run nothing.")] = False,
+) -> None:
+    """Run the experiment of a file; a folder that has its beginning is gone on with."""
+    from fedminimax.cache import keep_programs
+    from fedminimax.commands.experiment import run_file
+
+    keep_programs()
+    changes = [*set_, *([] if seeds is None else [f"seeds={seeds}"])]
+    if not run_file(spec, changes, out, dry_run):
+        raise typer.Exit(1)
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of an experiment, or of one of its runs.")],
+    rounds: Annotated[int | None, typer.Option(help="How many rounds the runs are to have in all.")] = None,
+) -> None:
+    """Go on with an experiment that was interrupted, or give it more rounds."""
+    from fedminimax.cache import keep_programs
+    from fedminimax.commands.experiment import resume_folder
+
+    keep_programs()
+    if not resume_folder(folder, rounds):
+        raise typer.Exit(1)
+
+
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(help="Where to write the runs, the figures and the report.")] = Path("fedminimax-demo"),

@@ -153,8 +153,8 @@ def _check_selection(plan: Plan) -> None:
     elif plan.judges[label].on == TEST:
         plan.mistakes.add(
             path,
-            f"search.select is {select!r}, which is taken on test data: a winner that is chosen on the test data is tested on what "
-            'it was fitted to. Hold data out (validation = 0.1 in [data]) and choose by a metric with on = "validation".',
+            f"search.select is {select!r}, which is taken on test data: what is chosen on test data cannot be tested on them. "
+            'Hold data out (validation = 0.1 in [data]) and choose by a metric with on = "validation", or by one on "train".',
         )
 
 

@@ -159,6 +159,12 @@ def _classes(module: str, *names: str) -> Callable[[], dict[str, Any]]:
     return lambda: {name: getattr(importlib.import_module(f"fedminimax.{module}"), name) for name in names}
 
 
+def _ranges() -> dict[str, Any]:
+    from fedminimax.sweeps.space import LogUniform, Uniform
+
+    return {"uniform": Uniform, "log_uniform": LogUniform}
+
+
 def _schedules() -> dict[str, Any]:
     from fedminimax.schedules import Piecewise, PowerDecay
 
@@ -187,7 +193,8 @@ CLASSIFIER = Kind(
     lambda: {"train_classifier": _of("metrics", "train_classifier")()},
     _of("metrics", "Classifier"),
 )
-RANGE = Kind("range", lambda: {})  # of sweeps
+RANGE = Kind("range", _ranges)
+HALVING = Kind("halving", _classes("sweeps.halving", "Halving"), _of("sweeps.halving", "Halving"))
 ENGINE = Kind("engine", lambda: {"simulator": _of("engines.simulator", "Simulator")(), "isolated": _of("engines.isolated", "Isolated")()})  # fmt: skip  # noqa: E501
 GUARD = Kind("guard", _classes("federation.guard", "Guard"), _of("federation.guard", "Guard"))
 AVAILABILITY = Kind(

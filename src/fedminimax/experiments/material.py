@@ -75,7 +75,9 @@ class Pooled:
             return ClientData.from_owner(self.held[part], owners, count)
 
         clients = ClientData.from_owner(self.train, owner if kept is None else kept, count, self.batching)
-        return Material(clients, self.held, {part: functools.cache(functools.partial(held, part)) for part in self.held}, self.classes)
+        return Material(
+            clients, self.held, {part: functools.cache(functools.partial(held, part)) for part in self.held}, self.classes
+        )
 
 
 def examples(

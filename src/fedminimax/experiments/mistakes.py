@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedminimax.errors import InputError
@@ -29,10 +29,11 @@ class Mistakes:
     Args:
         file: the file's name, to begin messages with; None: the experiment was made in Python.
         lines: the line of each path in it.
+        changes: paths that were set beside the file, by ``--set``.
     """
 
-    def __init__(self, file: str | None = None, lines: Mapping[Path, int] | None = None):
-        self.file, self.lines = file, dict(lines or {(): 1})
+    def __init__(self, file: str | None = None, lines: Mapping[Path, int] | None = None, changes: Sequence[Path] = ()):
+        self.file, self.lines, self.changes = file, dict(lines or {(): 1}), tuple(changes)
         self.found: list[Mistake] = []
 
     def add(self, path: Path, says: str) -> None:
@@ -55,7 +56,11 @@ class Mistakes:
         if self.file is None:
             return "\n".join(mistake.says for mistake in self.found)
         ordered = sorted(self.found, key=lambda mistake: self.line(mistake.path))
-        return "\n".join(f"{self.file}:{self.line(mistake.path)}: {mistake.says}" for mistake in ordered)
+        return "\n".join(f"{self._place(mistake.path)}: {mistake.says}" for mistake in ordered)
+
+    def _place(self, path: Path) -> str:
+        changed = next((change for change in self.changes if path[: len(change)] == change), None)
+        return f"{self.file}:{self.line(path)}" if changed is None else f"--set {dotted(changed)}"
 
     def raise_if_any(self) -> None:
         """Raise an :class:`InputError` with all of them, a line each."""

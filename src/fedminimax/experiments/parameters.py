@@ -53,11 +53,9 @@ def parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
         return {}
-    return {
-        name: Parameter(name, hints.get(name, Any), item.default is item.empty, None if item.default is item.empty else item.default)
-        for name, item in signature.parameters.items()
-        if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
-    }  # fmt: skip
+    named = {n: p for n, p in signature.parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    default = lambda item: (True, None) if item.default is item.empty else (False, item.default)
+    return {name: Parameter(name, hints.get(name, Any), *default(item)) for name, item in named.items()}
 
 
 def takes_anything(factory: Callable[..., Any]) -> bool:
@@ -75,7 +73,7 @@ def returns(factory: Callable[..., Any]) -> Any:
 
 def _hints(factory: Any) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(factory)
+        return typing.get_type_hints(factory.func if isinstance(factory, functools.partial) else factory)
     except (NameError, TypeError, AttributeError):  # a type that is known to a checker only
         return {}
 
@@ -135,7 +133,9 @@ def _options(hint: Any) -> list[Any]:
 
 
 def _is_list(origin: Any) -> bool:
-    return isinstance(origin, type) and issubclass(origin, (Sequence, Collection)) and not issubclass(origin, (str, bytes, dict))
+    return (
+        isinstance(origin, type) and issubclass(origin, (Sequence, Collection)) and not issubclass(origin, (str, bytes, dict))
+    )
 
 
 def wanted(taken: Takes, real: bool = False) -> str:

@@ -109,6 +109,7 @@ class Plan:
     engine: Any = WRONG
     guard: Any = None
     availability: Any = None
+    halving: Any = None
 
     @property
     def swept(self) -> list[Method]:
@@ -167,6 +168,11 @@ def read(tree: Mapping[str, Any], mistakes: Mistakes, folders: Sequence[FilePath
         value = getattr(spec, name)
         value = {"probability": value} if name == "availability" and type(value) in (int, float) else value
         setattr(plan, name, None if value is None else plan.reader.described(value, kind, (name,)))
+    if (halving := spec.search.halving) is not None:
+        table = {"factor": halving} if isinstance(halving, int) else halving
+        if isinstance(table, Mapping):  # compared by what the winner is chosen by
+            table = {"metric": spec.search.select or "", "better": spec.search.better, **table}
+        plan.halving = plan.reader.described(table, kinds.HALVING, ("search", "halving"), provided=())
     return plan
 
 
@@ -239,7 +245,9 @@ def _read_method(plan: Plan, label: str) -> Method | None:
     chosen = value.get("method")
     if chosen is None and kinds.METHOD.find(label) is None:
         near = nearest(label, kinds.METHOD.names())
-        plan.mistakes.add(path, f'There is no method {label!r}: {near} (A label of your own needs method = "..." in its table.)')
+        plan.mistakes.add(
+            path, f'There is no method {label!r}: {near} (A label of your own needs method = "..." in its table.)'
+        )
         return None
     if isinstance(chosen, Algorithm):
         fields = {item.name: getattr(chosen, item.name) for item in dataclasses.fields(chosen)}  # type: ignore[arg-type]
@@ -292,10 +300,12 @@ def _range(plan: Plan, given: Any, at: Path) -> Any:
         return None
     bounds = given[key]
     numbers = isinstance(bounds, list) and len(bounds) == 2 and all(type(b) in (int, float) for b in bounds)
-    if len(given) > 1 or not numbers:
-        plan.mistakes.add(at, f"{dotted(at)} is a range: write {{{key} = [least, greatest]}}, two numbers.")
+    if not numbers or set(given) - {key, "whole"}:
+        says = f"{dotted(at)} is a range: write {{{key} = [least, greatest]}}, two numbers (and whole = true for whole ones)."
+        plan.mistakes.add(at, says)
         return WRONG
-    return plan.reader.make(Call(kinds.RANGE, kinds.RANGE.find(key), dict(zip(("low", "high"), bounds, strict=True)), at))
+    arguments = {"low": bounds[0], "high": bounds[1], "whole": given.get("whole") is True}
+    return plan.reader.make(Call(kinds.RANGE, kinds.RANGE.find(key), arguments, at))
 
 
 def _read_judge(plan: Plan, label: str) -> Judge | None:
@@ -313,7 +323,9 @@ def _read_judge(plan: Plan, label: str) -> Judge | None:
         return Judge(label, chosen, on)
     if chosen is None and kinds.METRIC.find(label) is None:
         near = nearest(label, kinds.METRIC.names())
-        plan.mistakes.add(path, f'There is no metric {label!r}: {near} (A label of your own needs metric = "..." in its table.)')
+        plan.mistakes.add(
+            path, f'There is no metric {label!r}: {near} (A label of your own needs metric = "..." in its table.)'
+        )
         return None
     provided = ("data", "clients", "classes", "solution", "problem", "state")
     made = plan.reader.described(table, kinds.METRIC, path, key="metric", default=label, provided=provided)

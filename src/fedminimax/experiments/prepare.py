@@ -201,7 +201,9 @@ def _columns(plan: Plan, problem: Any, there: Material, metrics: dict[str, Any])
         functions = [leaf if callable(leaf) else None for leaf in leaves]
         arrays = [None if callable(leaf) else leaf for leaf in leaves]
 
-        def values(arrays: Any, clients: Any, functions: Any = functions, structure: Any = structure, label: str = label) -> Any:
+        def values(
+            arrays: Any, clients: Any, functions: Any = functions, structure: Any = structure, label: str = label
+        ) -> Any:
             whole = jax.tree.unflatten(structure, [a if f is None else f for a, f in zip(arrays, functions, strict=True)])
             return evaluate({label: whole}, bound, clients, sound[0].algorithm.init(bound))
 

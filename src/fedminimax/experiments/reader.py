@@ -1,8 +1,9 @@
 """From tables of a file to calls of the classes and functions that they name.
 
-A thing that can be named is written in one of three ways: ``"Agnostic"``, where it needs nothing; ``{name = "CVaR", alpha = 0.2}``;
-or, with its first argument at its name, ``{CVaR = 0.2}`` and ``{piecewise = [0.1, 0.01], until = [100]}``. Keys and types are those
-that its own declaration has. Python objects are taken wherever a file would describe them.
+A thing that can be named is written in one of three ways: ``"Agnostic"``, where it needs nothing;
+``{name = "CVaR", alpha = 0.2}``; or, with its first argument at its name, ``{CVaR = 0.2}`` and
+``{piecewise = [0.1, 0.01], until = [100]}``. Keys and types are those that its own declaration has. Python objects are taken
+wherever a file would describe them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Call:
         """Make the thing.
 
         Args:
-            provided: what the experiment has to offer ("clients", "classes", "solution", ...), for arguments that are not given.
+            provided: what the experiment has to offer ("clients", "classes", "solution", ...), where it is not given.
         """
         if not isinstance(self.factory, type) and not callable(self.factory):
             return self.factory

@@ -30,9 +30,8 @@ class Search(BaseModel):
     model_config = STRICT
     select: str | None = None
     better: Literal["lower", "higher"] | None = None
-    last: Positive = 1
     samples: Positive | None = None
-    halving: Any = None
+    halving: Positive | Table | Any = None
     seed: int = 0
 
 
@@ -146,12 +145,10 @@ def _note(problem: Any, tree: Mapping[str, Any], mistakes: Mistakes) -> None:
 
 def _depth(path: Path, tree: Any) -> int:
     for depth, key in enumerate(path):
-        if isinstance(tree, Mapping) and key in tree:
-            tree = tree[key]
-        elif isinstance(tree, list) and isinstance(key, int) and key < len(tree):
-            tree = tree[key]
-        else:
+        listed = isinstance(tree, list) and isinstance(key, int) and key < len(tree)
+        if not listed and not (isinstance(tree, Mapping) and key in tree):
             return depth
+        tree = tree[key]
     return len(path)
 
 
@@ -177,9 +174,8 @@ _CURES = {
     "checkpoint_every": 'give a number of rounds, or a time such as "30s" or "5min"',
     "match_upload": "give true, the label of a method, or a number of floats",
     "search": 'give a table, such as [search] with select = "accuracy/worst" below it',
-    "search.select": "give the name of a number, such as \"accuracy/worst\"",
+    "search.select": 'give the name of a number, such as "accuracy/worst"',
     "search.better": "give 'lower' or 'higher'",
-    "search.last": _WHOLE,
     "search.samples": _WHOLE,
     "search.seed": "give a whole number",
 }

@@ -1,0 +1,259 @@
+"""Carrying an experiment out: every run in a folder of its own, all of them with the same seeds, and nothing lost."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedminimax import folders
+from fedminimax.engines.layout import AUTO
+from fedminimax.errors import InputError
+from fedminimax.experiments.checks import settings_of
+from fedminimax.experiments.describe import plain
+from fedminimax.experiments.home import Home, home_of
+from fedminimax.experiments.outcome import Outcome, outcome_of
+from fedminimax.experiments.plan import Method
+from fedminimax.experiments.prepare import Ready
+from fedminimax.experiments.progress import Bar
+from fedminimax.folders import DIVERGED, FINISHED, INTERRUPTED, STOPPED, Record
+from fedminimax.identity import hyper_parameters
+from fedminimax.run import run
+from fedminimax.runfolder import RunFolder, locked
+from fedminimax.sweep import Sweep, sweep
+
+if TYPE_CHECKING:
+    from fedminimax.experiments.experiment import Experiment
+
+
+def execute(
+    experiment: Experiment,
+    out: Path,
+    *,
+    progress: bool | None = None,
+    report: bool = True,
+    only: tuple[str, int] | None = None,
+    rounds: int | None = None,
+) -> Outcome:
+    """Carry an experiment out, or go on with it, and return what came of it.
+
+    Args:
+        experiment: what to run.
+        out: the folder.
+        progress: show a progress bar; None: on a terminal only.
+        report: write the report at the end.
+        only: the label and the seed of the one run to carry out; None: all.
+        rounds: the rounds that the folder's experiment had, where this one is the same with more.
+    """
+    ready, home = experiment.ready, Home(out)
+    seeds = ready.plan.spec.chosen_seeds
+    home.begin(experiment, list(ready.methods), seeds, rounds)
+    with locked(out), Bar(_work(ready, only), progress) as bar:
+        status = FINISHED
+        try:
+            for label, method in ready.methods.items():
+                if only is None or label == only[0]:
+                    wanted = seeds if only is None else [only[1]]
+                    _Runs(ready, home, bar, label, method).go(wanted)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        home.write(status=status)
+        home.log(f"The experiment is {status}" + (f", {len(home.known['failed'])} runs failed" if home.known["failed"] else ""))
+    if report and any(folders.runs_in(out)):
+        _report(home)
+    return outcome_of(out)
+
+
+def resume(folder: Path, rounds: int | None = None, *, progress: bool | None = None, report: bool = True) -> Outcome:
+    """Go on with the experiment of a folder, or with the one of its runs whose folder is given.
+
+    Args:
+        folder: the folder of an experiment, or of a run in one.
+        rounds: how many rounds its runs are to have in all; None: as its spec says.
+        progress: show a progress bar.
+        report: write the report at the end.
+    """
+    home, only = home_of(folder)
+    experiment = home.experiment()
+    before = experiment.ready.plan.spec.rounds
+    if rounds is None or rounds == before:
+        return execute(experiment, home.path, progress=progress, report=report, only=only)
+    if rounds < before:
+        raise InputError(f"--rounds is {rounds}, but the experiment has {before}: ask for more, or for none to finish it.")
+    if only is not None:
+        raise InputError(f"--rounds is for all runs of an experiment alike: give {home.path}.")
+    if experiment.ready.plan.swept:
+        label = experiment.ready.plan.swept[0].label
+        raise InputError(
+            f"The settings of {label} were compared after {before} rounds: run the experiment anew with rounds = {rounds}, in "
+            "another folder."
+        )
+    # Evaluated as before, or the curves of the new rounds would not go on those of the old.
+    longer = home.experiment([f"rounds={rounds}", f"eval_every={experiment.ready.eval_every}"])
+    return execute(longer, home.path, progress=progress, report=report, rounds=before)
+
+
+def _work(ready: Ready, only: tuple[str, int] | None) -> dict[str, int]:
+    """Return the rounds of each method's runs, all together."""
+    spec = ready.plan.spec
+    rounds = lambda method: settings_of(method, spec.search.samples) * spec.rounds * len(spec.chosen_seeds)
+    if only is not None:
+        return {only[0]: spec.rounds}
+    return {label: rounds(method) for label, method in ready.methods.items()}
+
+
+class _Runs:
+    """The runs of one method."""
+
+    def __init__(self, ready: Ready, home: Home, bar: Bar, label: str, method: Method):
+        self.ready, self.home, self.bar, self.label, self.method = ready, home, bar, label, method
+        self.spec = ready.plan.spec
+
+    def go(self, seeds: list[int]) -> None:
+        """Carry them out: one by one, or where several settings are tried, as a sweep whose winner's runs are kept."""
+        if self.method.swept:
+            self._guarded("sweep", self._sweep)
+            return
+        for seed in seeds:
+            self._guarded(f"seed-{seed}", lambda seed=seed: self._one(seed))
+
+    def _guarded(self, what: str, carry_out: Any) -> None:
+        """Carry something out; an error is written down, and does not keep the others from being run."""
+        try:
+            carry_out()
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:
+            says = f"{type(error).__name__}: {error}" if not isinstance(error, InputError) else str(error)
+            failed = {**self.home.known["failed"], f"{self.label}/{what}": says}
+            self.home.write(failed=failed)
+            self.home.log(f"{self.label}, {what} failed: {' '.join(says.split())[:300]}")
+            warnings.warn(f"{self.label}, {what} failed: {says}", stacklevel=2)
+
+    def _one(self, seed: int) -> None:
+        path, spec = self.home.run(self.label, seed), self.spec
+        record = Record.read(path) if (path / folders.RUN).is_file() else None
+        if record is not None and record.status in (FINISHED, STOPPED, DIVERGED) and record.rounds >= spec.rounds:
+            self.bar.done(self.label, spec.rounds)
+            return
+        given = _inputs(self.ready, path, self.label, seed)
+        watcher = self.bar.watcher(self.label, seed)
+        every = self.ready.eval_every
+        result = run(**given, rounds=spec.rounds, seed=seed, eval_every=every, progress=False, observers=[watcher])
+        if result.interrupted:
+            raise KeyboardInterrupt
+        record = Record.read(path)
+        if record.status == FINISHED and _diverged(record):
+            replace(record, status=DIVERGED).write(path)
+            self.home.log(f"{self.label}, seed {seed} diverged: a metric is not finite at the end")
+
+    def _sweep(self) -> None:
+        """Try all settings, choose the best of them, and keep its runs as runs like any others."""
+        spec, plan, method = self.spec, self.ready.plan, self.method
+        drawn = {**method.ranges} if method.ranges or spec.search.samples is None else {**method.lists}
+        lists = {name: values for name, values in method.lists.items() if name not in drawn}
+        with self.bar.paused():
+            found = sweep(
+                self.ready.problem,
+                self.ready.clients,
+                method.algorithm,
+                rounds=spec.rounds,
+                grid=lists or None,
+                search=drawn or None,
+                samples=spec.search.samples if drawn else None,
+                search_seed=spec.search.seed,
+                halving=plan.halving,
+                seeds=spec.chosen_seeds,
+                eval_every=self.ready.eval_every,
+                metrics=self.ready.metrics,
+                select=spec.search.select,
+                better=spec.search.better,
+                strategy=getattr(plan.engine, "strategy", AUTO),
+                devices=getattr(plan.engine, "devices", None),
+                guard=plan.guard,
+                availability=plan.availability,
+                folder=self.home.sweep(self.label),
+                progress=self.bar.shown,
+            )
+        if found.interrupted:
+            raise KeyboardInterrupt
+        self._keep(found)
+        self.bar.done(self.label, settings_of(method, spec.search.samples) * spec.rounds * len(found.seeds))
+
+    def _keep(self, found: Sweep) -> None:
+        """Write the runs of the setting that is best."""
+        best, by = found.chosen, str(self.spec.search.select)
+        assert best is not None
+        setting = found.settings[best]
+        winner = self.method.algorithm.replace(**setting)
+        for place, seed in enumerate(found.seeds):
+            history = {name: v if name == "round" else v[best, place] for name, v in found.history.items()}
+            Record(
+                label=self.label,
+                method=found.method,
+                settings=repr(winner),
+                seed=seed,
+                rounds=int(found.rounds_run[best, place]),
+                wanted=self.spec.rounds,
+                status=DIVERGED if found.diverged[best, place] else FINISHED,
+                history=history,
+                costs=found.costs,
+                better=found.better,
+                on={name: on for name, on in self.ready.on.items() if name in history},
+                hyper=hyper_parameters(winner),
+                notes={"from": "sweep", "setting": best},
+            ).write(self.home.run(self.label, seed))
+        selected = {"metric": by, "on": self.ready.on.get(by, "train")}
+        shown = {name: plain(value, (name,)) for name, value in setting.items()}
+        self.home.write(
+            selected_by={**self.home.known["selected_by"], self.label: selected},
+            chosen={**self.home.known["chosen"], self.label: {"setting": shown, **selected}},
+        )
+        self.home.log(f"{self.label}: {shown} is the best of {len(found.settings)} settings by {by}")
+
+
+def _inputs(ready: Ready, path: Path, label: str, seed: int) -> dict[str, Any]:
+    """Return what a run is given, but for its rounds."""
+    engine = ready.plan.engine
+    return {
+        "problem": ready.problem,
+        "clients": ready.clients,
+        "algorithm": ready.methods[label].algorithm,
+        "metrics": ready.metrics,
+        "engine": getattr(engine, "apart", lambda name: engine)(f"{label}-{seed}"),
+        "guard": ready.plan.guard,
+        "availability": ready.plan.availability,
+        "folder": RunFolder(path, label=label, on=ready.on),
+        "checkpoint_every": ready.plan.spec.checkpoint_every,
+    }
+
+
+def inputs_of(home: Home, which: tuple[str, int]) -> dict[str, Any]:
+    """Return what one run of an experiment is given, from the experiment's spec.
+
+    Args:
+        home: the experiment's folder.
+        which: the run's label and seed.
+    """
+    return _inputs(home.experiment().ready, home.run(*which), *which)
+
+
+def _diverged(record: Record) -> bool:
+    """Tell whether a number that was finite at the start is not at the end."""
+    values = [record.history[name] for name in record.metrics]
+    return any(np.isfinite(v[0]) and not np.isfinite(v[-1]) for v in values if len(v))
+
+
+def _report(home: Home) -> None:
+    """Write the report; what goes wrong with it is a warning, since the runs are there."""
+    from fedminimax.report import report
+
+    try:
+        report(home.path)
+    except Exception as error:
+        warnings.warn(
+            f"The report was not written ({type(error).__name__}: {error}); the runs are in {home.path}.", stacklevel=2
+        )
