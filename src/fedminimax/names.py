@@ -50,6 +50,7 @@ from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.simulator import Simulator
 from fedminimax.errors import InputError
+from fedminimax.experiments.experiment import Experiment
 from fedminimax.federation.availability import Availability, Delay, Wave
 from fedminimax.federation.guard import Guard
 from fedminimax.federation.trace import Trace
@@ -98,6 +99,7 @@ __all__ = [
     "DecentralizedExtraGradient",
     "Delay",
     "DeltaFL",
+    "Experiment",
     "ExtraStepLocalSGD",
     "FedAvg",
     "FedNormSGDA",

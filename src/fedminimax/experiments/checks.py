@@ -31,7 +31,7 @@ def _check_data(plan: Plan) -> None:
     if spec.clients is not None and (spec.data is not None or spec.partition is not None):
         where = "data" if spec.data is not None else "partition"
         mistakes.add((where,), f"The clients' data are given: leave {where} out.")
-    elif isinstance(plan.problem, Call) and not plan.brings_data and not given:
+    elif plan.needs_data and not given:
         mistakes.add(("problem",), f'{name} needs data: give it, such as [data] with name = "digits" below it.')
     if spec.partition is not None and spec.data is None and spec.clients is None:
         mistakes.add(("partition",), "There is a partition, but no data to divide: give [data], or leave it out.")

@@ -122,16 +122,15 @@ class _Runs:
 
     def _guarded(self, what: str, carry_out: Any) -> None:
         """Carry something out; an error is written down, and does not keep the others from being run."""
+        name = f"{self.label}/{what}"
+        others = {run: why for run, why in self.home.known["failed"].items() if run != name}
         try:
             carry_out()
-        except KeyboardInterrupt:
-            raise
+            self.home.write(failed=others)
         except Exception as error:
-            says = f"{type(error).__name__}: {error}" if not isinstance(error, InputError) else str(error)
-            failed = {**self.home.known["failed"], f"{self.label}/{what}": says}
-            self.home.write(failed=failed)
-            self.home.log(f"{self.label}, {what} failed: {' '.join(says.split())[:300]}")
-            warnings.warn(f"{self.label}, {what} failed: {says}", stacklevel=2)
+            says = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            self.home.write(failed={**others, name: says})
+            self.home.log(f"{name} failed: {' '.join(says.split())[:300]}")
 
     def _one(self, seed: int) -> None:
         path, spec = self.home.run(self.label, seed), self.spec

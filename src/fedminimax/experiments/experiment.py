@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -184,7 +185,10 @@ class Experiment:
         """
         from fedminimax.experiments.execute import execute
 
-        return execute(self, Path("runs") / self.name if out is None else Path(out), progress=progress, report=report)
+        outcome = execute(self, Path("runs") / self.name if out is None else Path(out), progress=progress, report=report)
+        for what, why in outcome.failed.items():
+            warnings.warn(f"{what} failed: {why}", stacklevel=2)
+        return outcome
 
     @property
     def text(self) -> str | None:

@@ -77,7 +77,7 @@ class Home:
             status=folders.RUNNING,
             selected_by=self.known.get("selected_by", {}),
             chosen=self.known.get("chosen", {}),
-            failed={},
+            failed=self.known.get("failed", {}),
             command=self.known.get("command", shlex.join(["fedminimax", *sys.argv[1:]])),
             beside=[str(folder) for folder in experiment.folders],
         )

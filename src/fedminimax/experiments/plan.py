@@ -138,6 +138,12 @@ class Plan:
         return said is Task or typing.get_origin(said) is Task
 
     @property
+    def needs_data(self) -> bool:
+        """Whether the problem takes clients' data."""
+        known = parameters(self.problem.factory) if isinstance(self.problem, Call) and callable(self.problem.factory) else {}
+        return "clients" in known and known["clients"].required and int not in takes(known["clients"].hint).plain
+
+    @property
     def count(self) -> int | None:
         """The number of clients, as far as the file tells."""
         for call in (self.partition, self.problem if self.brings_data else None):
@@ -145,6 +151,9 @@ class Plan:
                 number = call.arguments.get("clients", known["clients"].default)
                 if isinstance(number, int):
                     return number
+        said = self.spec.partition.get("clients") if isinstance(self.spec.partition, Mapping) else None
+        if isinstance(said, int):  # of a partition that has other mistakes
+            return said
         return getattr(self.spec.clients, "count", None)
 
 
@@ -181,9 +190,7 @@ def _read_problem(plan: Plan) -> None:
     if isinstance(value, Mapping) and "as_minimax" in value:
         value = dict(value)
         plan.as_minimax = value.pop("as_minimax") is True
-    offered = ["classes", "count"]
-    if plan.spec.data is not None or plan.spec.clients is not None:
-        offered.append("clients")
+    offered = ["classes", "count", "clients"]
     plan.problem = plan.reader.described(value, kinds.PROBLEM, ("problem",), provided=_taken(plan, value, offered))
 
 

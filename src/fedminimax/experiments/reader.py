@@ -19,8 +19,20 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedminimax.errors import InputError
-from fedminimax.experiments.kinds import CLASSIFIER, DATA, METRIC, MODEL, NETWORK, PARTITION, PROBLEM, SCHEDULE, Kind, own
-from fedminimax.experiments.mistakes import Mistakes, dotted, nearest, plain
+from fedminimax.experiments.kinds import (
+    CLASSIFIER,
+    DATA,
+    METRIC,
+    MODEL,
+    NETWORK,
+    PARTITION,
+    PROBLEM,
+    RANGE,
+    SCHEDULE,
+    Kind,
+    own,
+)
+from fedminimax.experiments.mistakes import Mistakes, dotted, nearest
 from fedminimax.experiments.parameters import Parameter, Takes, parameters, takes, takes_anything, wanted
 from fedminimax.experiments.positions import Path
 
@@ -131,6 +143,7 @@ class Reader:
             provided: arguments that the experiment has, and need not be given.
             convert: what makes arguments of values, where that is not :meth:`convert`.
         """
+        named = isinstance(value, Mapping) and key in value
         if isinstance(value, (str, type)):
             value = {key: value}
         elif not isinstance(value, Mapping):
@@ -145,7 +158,7 @@ class Reader:
                 self.mistakes.add(path, f"{dotted(path)} names no {kind.what}: write {key} = ..., one of {known}.")
                 return WRONG
             chosen = short[0] if short else next(iter(names))
-        factory = self._factory(chosen, kind, (*path, key) if key in value else path)
+        factory = self._factory(chosen, kind, (*path, key) if named else path)
         if factory is WRONG:
             return WRONG
         if short and chosen == short[0]:
@@ -261,10 +274,10 @@ class Reader:
         named = value.get(NAME) if isinstance(value, Mapping) else value
         keys = [named] if isinstance(named, str) else list(value) if isinstance(value, Mapping) else []
         fits = [kind for kind in kinds if any(isinstance(k, str) and (":" in k or kind.find(k) is not None) for k in keys)]
-        if not fits and len(kinds) > 1:
-            names = [name for kind in kinds for name in kind.names()]
-            near = next((k for k in keys if plain(str(k)) not in ("",)), "")
-            self.mistakes.add(path, f"{dotted(path)} has {near!r}, which names nothing: {nearest(near, names)}")
+        if not fits and not isinstance(named, str) and all(len(kind.names()) > 1 for kind in kinds):
+            names = [name for kind in kinds for name in kind.names()] + list(RANGE.names() if real else [])
+            first = keys[0] if keys else ""
+            self.mistakes.add(path, f"{dotted(path)} has {first!r}, which names nothing: {nearest(first, names)}")
             return WRONG
         return self.described(value, (fits or kinds)[0], path)
 

@@ -113,8 +113,13 @@ def validated(tree: Mapping[str, Any], mistakes: Mistakes) -> Spec | None:
     try:
         return Spec.model_validate(dict(tree))
     except ValidationError as error:
-        for problem in error.errors():
-            _note(problem, tree, mistakes)
+        found = error.errors()
+        extra = {
+            nearest(p["loc"][-1], Spec.model_fields) for p in found if p["type"] == "extra_forbidden" and len(p["loc"]) == 1
+        }
+        for problem in found:  # a key that is misspelt is not missing too
+            if problem["type"] != "missing" or f"did you mean {problem['loc'][-1]!r}?" not in extra:
+                _note(problem, tree, mistakes)
         sound = {key: value for key, value in tree.items() if not mistakes.within((key,)) and key in Spec.model_fields}
         lacking = {"problem": None, "methods": {"": None}, "rounds": 10**9}  # so that the rest can be looked at too
         return Spec.model_construct(**{**lacking, **sound, "search": _search(sound)})
