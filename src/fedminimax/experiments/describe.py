@@ -13,7 +13,7 @@ import numpy as np
 from fedminimax.algorithms.solvers import PerClient
 from fedminimax.errors import InputError
 from fedminimax.experiments import kinds
-from fedminimax.experiments.kinds import Kind, own_name
+from fedminimax.experiments.kinds import own_name
 from fedminimax.experiments.mistakes import dotted
 from fedminimax.experiments.parameters import parameters
 from fedminimax.experiments.positions import Path
@@ -56,6 +56,8 @@ def plain(value: Any, path: Path, key: str = "name") -> Any:
         return np.asarray(value).tolist()
     if isinstance(value, Mapping):
         return {str(k): plain(v, (*path, str(k))) for k, v in value.items() if v is not None}
+    if hasattr(value, "bind") or hasattr(value, "_fields"):  # a problem, a point
+        raise _no_name(path, value)
     if isinstance(value, (list, tuple)):
         return [plain(v, (*path, k)) for k, v in enumerate(value)]
     if isinstance(value, functools.partial):
@@ -76,6 +78,8 @@ def plain(value: Any, path: Path, key: str = "name") -> Any:
 def _instance(value: Any, path: Path, key: str) -> Any:
     """Return the table of a dataclass's instance: what differs from its defaults."""
     cls = type(value)
+    if path[0] == "metrics" and any(getattr(value, name, None) is not None for name in ("data", "clients")):
+        raise _no_name(path, value)
     known = parameters(cls)
     fields = {name: getattr(value, name) for name in known}
     given = {name: v for name, v in fields.items() if known[name].required or not _same(v, known[name].default)}
@@ -89,15 +93,12 @@ def _instance(value: Any, path: Path, key: str) -> Any:
 
 
 def _name(thing: Any, path: Path, value: Any = None) -> str:
-    listed = next((name for kind in _kinds() if (name := kind.name_of(thing)) is not None), None)
+    ours = str(getattr(thing, "__module__", "")).startswith("fedminimax.")  # what a user defined is listed in this process only
+    listed = next((name for kind in _NAMED if ours and (name := kind.name_of(thing)) is not None), None)
     found = listed or own_name(thing)
     if found is None:
         raise _no_name(path, thing if value is None else value)
     return found
-
-
-def _kinds() -> list[Kind]:
-    return list(_NAMED)
 
 
 def _same(value: Any, default: Any) -> bool:

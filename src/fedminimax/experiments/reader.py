@@ -80,6 +80,8 @@ class Call:
         for name, value in (provided or {}).items():
             if name in known and name not in given and _offers(known[name], value):
                 given[name] = value
+        if lacking := [name for name, item in known.items() if item.required and name not in given]:
+            raise CallError(self.path, f"{' and '.join(lacking)} must be given: there is none here to take it from.")
         try:
             return self.factory(**given)
         except CallError:
@@ -279,7 +281,8 @@ class Reader:
             first = keys[0] if keys else ""
             self.mistakes.add(path, f"{dotted(path)} has {first!r}, which names nothing: {nearest(first, names)}")
             return WRONG
-        return self.described(value, (fits or kinds)[0], path)
+        kind = (fits or kinds)[0]
+        return self.described(value, kind, path, provided=("classes", "count") if kind in LATER else ())
 
 
 def _shown(value: Any) -> str:
