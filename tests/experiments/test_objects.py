@@ -353,7 +353,7 @@ def test_what_a_file_cannot_describe_is_a_sentence():
     task = fm.problems.quadratic(2)
     method = {"FSGDA": fm.FSGDA(0.1, 0.1)}
     cases = {
-        "clients is a ClientData": {"problem": task.problem, "clients": task.clients},
+        "clients is a ClientData": {"problem": "fair_classification", "clients": task.clients},
         "problem is a MinimaxProblem": {"problem": task.problem},
         "metrics.distance": {"problem": "quadratic", "metrics": fm.metrics.Distance(task.solution)},
         "methods.FSGDA.lr_x": {"problem": "quadratic", "methods": {"FSGDA": fm.FSGDA(lambda t: 0.1 / (t + 1), 0.1)}},

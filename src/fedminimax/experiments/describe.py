@@ -17,6 +17,8 @@ from fedminimax.experiments.kinds import own_name
 from fedminimax.experiments.mistakes import dotted
 from fedminimax.experiments.parameters import parameters
 from fedminimax.experiments.positions import Path
+from fedminimax.problems.base import Form
+from fedminimax.problems.robust import SharedForm
 
 _ALONE = (kinds.GUARD, kinds.AVAILABILITY, kinds.WAVE, kinds.DELAY)
 """Kinds of which there is one only, so that no table names it."""
@@ -56,7 +58,7 @@ def plain(value: Any, path: Path, key: str = "name") -> Any:
         return np.asarray(value).tolist()
     if isinstance(value, Mapping):
         return {str(k): plain(v, (*path, str(k))) for k, v in value.items() if v is not None}
-    if hasattr(value, "bind") or hasattr(value, "_fields"):  # a problem, a point
+    if isinstance(value, (Form, SharedForm)) or hasattr(value, "_fields"):  # a problem, a point
         raise _no_name(path, value)
     if isinstance(value, (list, tuple)):
         return [plain(v, (*path, k)) for k, v in enumerate(value)]

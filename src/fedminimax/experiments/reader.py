@@ -217,7 +217,7 @@ class Reader:
     ) -> Any:
         """Return the arguments that a table gives a class or function, each as its declaration wants it."""
         known = parameters(factory) if callable(factory) else {}
-        settable = [name for name in known if name not in provided or name == "classes"]
+        settable = [name for name in known if name not in provided or name in ("classes", "count")]
         found, sound = {}, True
         for name, value in table.items():
             at = (*path, (aliases or {}).get(name, name))
