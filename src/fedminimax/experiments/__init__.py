@@ -16,4 +16,6 @@ def rebuild(folder: Path) -> dict[str, Any] | None:
     from fedminimax.experiments.home import find_home
 
     found = find_home(folder)
-    return None if found is None or found[1] is None else inputs_of(*found)
+    if found is None or found[1] is None:
+        return None
+    return inputs_of(found[0], found[1])

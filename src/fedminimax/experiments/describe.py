@@ -69,8 +69,7 @@ def plain(value: Any, path: Path, key: str = "name") -> Any:
         return _name(value, path)
     if isinstance(value, PerClient):
         return [plain(value.kinds[kind][place], (*path, k)) for k, (kind, place) in enumerate(value.places)]
-    if isinstance(value, tuple(kinds.RANGE.names().values())):
-        name = kinds.RANGE.name_of(type(value))
+    if (name := kinds.RANGE.name_of(type(value))) is not None:
         return {name: [value.low, value.high], **({"whole": True} if value.whole else {})}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _instance(value, path, key)
@@ -79,7 +78,7 @@ def plain(value: Any, path: Path, key: str = "name") -> Any:
 
 def _instance(value: Any, path: Path, key: str) -> Any:
     """Return the table of a dataclass's instance: what differs from its defaults."""
-    cls = type(value)
+    cls: Any = type(value)
     if path[0] == "metrics" and any(getattr(value, name, None) is not None for name in ("data", "clients")):
         raise _no_name(path, value)
     known = parameters(cls)

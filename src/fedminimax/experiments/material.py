@@ -39,8 +39,8 @@ class Material:
     """
 
     clients: ClientSource | None = None
-    held: dict[str, Arrays] = field(default_factory=dict)
-    apart: dict[str, Callable[[], ClientData]] = field(default_factory=dict)
+    held: Mapping[str, Arrays] = field(default_factory=dict)
+    apart: Mapping[str, Callable[[], ClientData]] = field(default_factory=dict)
     classes: int | None = None
     solution: Any = None
 
@@ -55,7 +55,7 @@ class Pooled:
     """Examples that have not been divided among clients yet."""
 
     train: Arrays
-    held: dict[str, Arrays]
+    held: Mapping[str, Arrays]
     classes: int
     batching: str
     seed: int

@@ -33,7 +33,8 @@ class Mistakes:
     """
 
     def __init__(self, file: str | None = None, lines: Mapping[Path, int] | None = None, changes: Sequence[Path] = ()):
-        self.file, self.lines, self.changes = file, dict(lines or {(): 1}), tuple(changes)
+        self.file, self.changes = file, tuple(changes)
+        self.lines: dict[Path, int] = dict(lines) if lines else {(): 1}
         self.found: list[Mistake] = []
 
     def add(self, path: Path, says: str) -> None:

@@ -35,7 +35,7 @@ class Parameter(NamedTuple):
 
 
 @functools.lru_cache(maxsize=512)
-def parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
+def parameters(factory: Any) -> dict[str, Parameter]:
     """Return what is needed to call a class or a function, by name and in order."""
     hints = _hints(factory)
     if dataclasses.is_dataclass(factory) and isinstance(factory, type):
@@ -43,9 +43,9 @@ def parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
         found = {}
         for field in dataclasses.fields(factory):
             if field.init and field.name not in skipped:
-                made = field.default_factory is not dataclasses.MISSING
-                required = field.default is dataclasses.MISSING and not made
-                default = None if required else field.default_factory() if made else field.default  # type: ignore[misc]
+                make: Any = None if field.default_factory is dataclasses.MISSING else field.default_factory
+                required = field.default is dataclasses.MISSING and make is None
+                default = None if required else field.default if make is None else make()
                 static = bool(field.metadata.get("static"))
                 found[field.name] = Parameter(field.name, hints.get(field.name, Any), required, default, static)
         return found
@@ -129,7 +129,7 @@ def takes(hint: Any, name: str = "") -> Takes:
 def _options(hint: Any) -> list[Any]:
     if typing.get_origin(hint) in (Union, types.UnionType):
         return [option for part in typing.get_args(hint) for option in _options(part)]
-    return [_options(hint.__value__)[0]] if isinstance(hint, getattr(typing, "TypeAliasType", ())) else [hint]
+    return [hint]
 
 
 def _is_list(origin: Any) -> bool:
@@ -155,6 +155,6 @@ def _word(option: Any) -> str:
     if typing.get_origin(option) is typing.Literal:
         return " or ".join(repr(choice) for choice in inner)
     if typing.get_origin(option) is tuple or option is tuple:
-        many = {int: "whole numbers", float: "numbers", str: "texts"}.get(inner[0] if inner else None, "values")
-        return f"a list of {many}"
+        many: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+        return f"a list of {many.get(inner[0] if inner else None, 'values')}"
     return {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}.get(option, str(option))

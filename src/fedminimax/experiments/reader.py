@@ -292,7 +292,8 @@ def _shown(value: Any) -> str:
 @functools.lru_cache(maxsize=256)
 def _adapter(options: tuple[Any, ...]) -> TypeAdapter[Any]:
     """Return pydantic's validator of plain types: strict, but lists are welcome where Python has tuples."""
-    return TypeAdapter(typing.Union[tuple(_strict(option) for option in options)])  # noqa: UP007
+    whole: Any = typing.Union[tuple(_strict(option) for option in options)]  # noqa: UP007
+    return TypeAdapter(whole)
 
 
 def _strict(option: Any) -> Any:
@@ -301,7 +302,8 @@ def _strict(option: Any) -> Any:
     if typing.get_origin(option) is tuple or option is tuple:
         as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
         inner = tuple(_strict(part) if part is not Ellipsis else part for part in typing.get_args(option))
-        return typing.Annotated[tuple[inner] if inner else tuple, as_tuple]
+        whole: Any = tuple.__class_getitem__(inner) if inner else tuple
+        return typing.Annotated[whole, as_tuple]
     return typing.Annotated[option, Strict()] if option in (int, float, str, bool) else option
 
 
