@@ -18,7 +18,11 @@ def python(script, *arguments, **env):
 
 
 @pytest.mark.parametrize(
-    ("option", "shown"), [("--help", ("init", "run", "resume", "demo", "fair", "check", "list", "--version")), ("--version", ("fedminimax ",))]
+    ("option", "shown"),
+    [
+        ("--help", ("init", "run", "resume", "demo", "fair", "check", "list", "--version")),
+        ("--version", ("fedminimax ",)),
+    ],
 )
 def test_the_command_line_answers_without_jax(option, shown):
     script = "import sys, fedminimax.cli\ntry: fedminimax.cli.main()\nfinally: print(*sys.modules, file=sys.stderr)"

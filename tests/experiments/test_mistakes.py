@@ -43,7 +43,11 @@ on = "test"
 EIGHT = [
     # what is changed, to what, and the message
     ("rounds = 20", "roundz = 20", "1: the experiment has no 'roundz': did you mean 'rounds'?"),
-    ("seeds = 2", "seeds = 2.5", "2: seeds is 2.5: give how many, a whole number of at least 1, or a list of them such as [0, 1, 2]."),
+    (
+        "seeds = 2",
+        "seeds = 2.5",
+        "2: seeds is 2.5: give how many, a whole number of at least 1, or a list of them such as [0, 1, 2].",
+    ),
     ("hidden = [8]", "hiden = [8]", "7: problem.model has no 'hiden': did you mean 'hidden'?"),
     ('"digits"', '"digitz"', "10: data.name: there is no data set 'digitz': did you mean 'digits'?"),
     ("alpha = 0.5", "alpha = 'even'", "15: partition.alpha is 'even': give a number."),
@@ -54,44 +58,92 @@ EIGHT = [
         "25: methods.slow.cohort_size is 30, but there are 5 clients: ask for at most 5.",
     ),
     ('on = "test"', 'on = "tests"', "29: metrics.accuracy.on is 'tests': did you mean 'test'?"),
-]  # fmt: skip
+]
 
 MORE = [
-    ('"fair_classification"', '"fair_clasification"', "6: problem.name: there is no problem 'fair_clasification': did you mean 'fair_classification'?"),
+    (
+        '"fair_classification"',
+        '"fair_clasification"',
+        "6: problem.name: there is no problem 'fair_clasification': did you mean 'fair_classification'?",
+    ),
     ('"mlp"', '"mpl"', "7: problem.model.name: there is no model 'mpl': did you mean 'mlp'?"),
     ("[methods.FessGDA]", "[methods.FesGDA]", "17: There is no method 'FesGDA': did you mean 'FessGDA'?"),
     ('"LocalSGDA"', '"LocalSGD"', "22: methods.slow.method: there is no method 'LocalSGD': did you mean 'LocalSGDA'?"),
-    ("lr_y = 0.01\n\n[methods.slow]", "\n\n[methods.slow]", "17: methods.FessGDA lacks lr_y: there is no default, give a value."),
+    (
+        "lr_y = 0.01\n\n[methods.slow]",
+        "\n\n[methods.slow]",
+        "17: methods.FessGDA lacks lr_y: there is no default, give a value.",
+    ),
     ("lr_x = 0.1", "lr_x = true", "18: methods.FessGDA.lr_x is True: give a number or a schedule such as {piecewise"),
     ("lr_x = 0.1", "lr_x = -0.1", "18: methods.FessGDA: FessGDA.lr_x must not be negative, but is -0.1."),
-    ("lr_x = 0.1", "lr_x = {piecewize = [1, 2], until = [3]}", "18: methods.FessGDA.lr_x has 'piecewize', which names nothing: did you mean 'piecewise'?"),
+    (
+        "lr_x = 0.1",
+        "lr_x = {piecewize = [1, 2], until = [3]}",
+        "18: methods.FessGDA.lr_x has 'piecewize', which names nothing: did you mean 'piecewise'?",
+    ),
     ("lr_x = 0.1", "lr_x = {piecewise = [1, 2], til = [3]}", "18: methods.FessGDA.lr_x has no 'til': did you mean 'until'?"),
     ("lr_x = 0.1", "lr_x = []", "18: methods.FessGDA.lr_x is an empty list: give the values to try."),
     ("lr_x = 0.1", "lr_x = 0.1\nlocal_steps = 'ten'", "19: methods.FessGDA.local_steps is 'ten': give a whole number."),
-    ("lr_x = 0.1", "lr_x = 0.1\nbatch_size = 0", "19: methods.FessGDA: FessGDA.batch_size must be a whole number of at least 1, not 0."),
+    (
+        "lr_x = 0.1",
+        "lr_x = 0.1\nbatch_size = 0",
+        "19: methods.FessGDA: FessGDA.batch_size must be a whole number of at least 1, not 0.",
+    ),
     ("eval_every = 5", "eval_every = 50", "3: eval_every is 50, but there are 20 rounds: give at most 20."),
     ("eval_every = 5", "eval_every = 0", "3: eval_every is 0: give a whole number of at least 1."),
-    ("eval_every = 5", "checkpoint_every = 'daily'", "3: checkpoint_every is 'daily': give a number of rounds, or a time such as"),
-    ("eval_every = 5", "match_upload = 'Fess'", "3: match_upload is 'Fess', which is no label of a method: did you mean 'FessGDA'?"),
+    (
+        "eval_every = 5",
+        "checkpoint_every = 'daily'",
+        "3: checkpoint_every is 'daily': give a number of rounds, or a time such as",
+    ),
+    (
+        "eval_every = 5",
+        "match_upload = 'Fess'",
+        "3: match_upload is 'Fess', which is no label of a method: did you mean 'FessGDA'?",
+    ),
     ("seeds = 2", "seeds = [1, 1]", "2: seeds is [1, 1]: two are the same: give different seeds."),
     ("eval_every = 5", "engine = 'isolted'", "3: engine: there is no engine 'isolted': did you mean 'isolated'?"),
     ("eval_every = 5", "engine = {name = 'simulator', device = 1}", "3: engine has no 'device': did you mean 'devices'?"),
     ("eval_every = 5", "guard = {max_nrm = 1}", "3: guard has no 'max_nrm': did you mean 'max_norm'?"),
-    ("eval_every = 5", "availability = {probability = 2.0}", "3: availability: Availability's probability must be between 0 and 1"),
-    ('on = "test"', 'on = "validation"', "29: metrics.accuracy.on is 'validation', but there is no validation data here: write validation = 0.1 in [data]."),
+    (
+        "eval_every = 5",
+        "availability = {probability = 2.0}",
+        "3: availability: Availability's probability must be between 0 and 1",
+    ),
+    (
+        'on = "test"',
+        'on = "validation"',
+        "29: metrics.accuracy.on is 'validation', but there is no validation data here: write validation = 0.1 in [data].",
+    ),
     ("[metrics.Value]", "[metrics.Valu]", "31: There is no metric 'Valu': did you mean 'Value'?"),
     ('[partition]\nname = "dirichlet"\nclients = 5\nalpha = 0.5\n', "", "9: The examples are to be divided: give [partition]"),
     ("rounds = 20", "", "1: the experiment lacks 'rounds': say how many communication rounds there are, such as rounds = 200."),
     ('[data]\nname = "digits"\n', "", "5: fair_classification needs data: give it, such as [data]"),
     ('name = "fair_classification"\nmodel', 'name = "quadratic"\n#', "9: quadratic makes its own data: leave data out."),
-    ('method = "LocalSGDA"\nlr_x = 0.01\nlr_y = 0.01\ncohort_size = 3', 'method = "FedAvg"\nlr_x = 0.01', "21: methods.slow is for a RobustProblem, but fair_classification is a MinimaxProblem: choose another, such as"),
+    (
+        'method = "LocalSGDA"\nlr_x = 0.01\nlr_y = 0.01\ncohort_size = 3',
+        'method = "FedAvg"\nlr_x = 0.01',
+        "21: methods.slow is for a RobustProblem, but fair_classification is a MinimaxProblem: choose another, such as",
+    ),
     ("[methods.slow]", "[methods.'a/b']", "21: The label 'a/b' cannot name a folder: leave out slashes"),
-    ("lr_x = 0.1", "lr_x = [0.1, 0.2]", "18: methods.FessGDA.lr_x has several values: say what the best is chosen by, such as select = \"Value\" in [search]."),
-    ("lr_x = 0.1", "lr_x = {log_uniform = [1, 2]}", "18: methods.FessGDA.lr_x is a range: say how many settings to draw, such as samples = 20 in [search]."),
+    (
+        "lr_x = 0.1",
+        "lr_x = [0.1, 0.2]",
+        '18: methods.FessGDA.lr_x has several values: say what the best is chosen by, such as select = "Value" in [search].',
+    ),
+    (
+        "lr_x = 0.1",
+        "lr_x = {log_uniform = [1, 2]}",
+        "18: methods.FessGDA.lr_x is a range: say how many settings to draw, such as samples = 20 in [search].",
+    ),
     ("lr_x = 0.1", "lr_x = {log_uniform = 1}", "18: methods.FessGDA.lr_x is a range: write {log_uniform = [least, greatest]}"),
     ("eval_every = 5", "search = {selekt = 'Value'}", "3: search has no 'selekt': did you mean 'select'?"),
-    ("eval_every = 5", "search = {select = 'Valeu'}", "3: search.select is 'Valeu', but no metric has that name: did you mean 'Value'?"),
-]  # fmt: skip
+    (
+        "eval_every = 5",
+        "search = {select = 'Valeu'}",
+        "3: search.select is 'Valeu', but no metric has that name: did you mean 'Value'?",
+    ),
+]
 
 
 def mistakes(text, tmp_path):

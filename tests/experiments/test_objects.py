@@ -97,8 +97,7 @@ def test_every_method_is_usable_without_more_ado(name):
 def test_problems_models_penalties_sets_and_networks(tmp_path):
     head = 'rounds = 1\n[data]\nname = "digits"\ntrain = 200\n[partition]\nname = "iid"\nclients = 4\n'
     robust = experiment(
-        head
-        + '[problem]\nname = "robust_model"\nmodel = "linear"\npenalty = {CVaR = 0.5}\nridge = 1e-3\n[methods.FedAvg]\nlr_x = 0.1',
+        head + '[problem]\nname = "robust_model"\nmodel = "linear"\npenalty = {CVaR = 0.5}\n[methods.FedAvg]\nlr_x = 0.1',
         tmp_path,
     ).ready
     assert robust.problem.penalty == fm.CVaR(0.5)
@@ -110,8 +109,8 @@ def test_problems_models_penalties_sets_and_networks(tmp_path):
     ).ready
     assert shared.problem.bind(shared.clients)[0].start.y.shape == (4,)
     personal = experiment(
-        head
-        + '[problem]\nname = "personalized_training"\nmodel = {mlp = [4]}\ncoupling = 0.1\nnetwork = "ring"\ny_set = {l2_ball = 2.0}\n'
+        head + '[problem]\nname = "personalized_training"\nmodel = {mlp = [4]}\ncoupling = 0.1\n'
+        'network = "ring"\ny_set = {l2_ball = 2.0}\n'
         "[methods.LocalTraining]\nlr_x = 0.1\nlr_y = 0.1",
         tmp_path,
     ).ready
@@ -206,7 +205,7 @@ on = "validation"
     assert ready.problem.x0["Dense_0"]["kernel"].shape[1] == 2
     held = ready.metrics["ClientAccuracy"].clients
     assert (np.asarray(held.sizes) + np.asarray(ready.clients.sizes) == 30).all()
-    with pytest.raises(fm.InputError, match="spec.toml:6: data: sites.csv is a table: say which column is the label"):
+    with pytest.raises(fm.InputError, match=r"spec.toml:6: data: sites.csv is a table: say which column is the label"):
         experiment(text.replace('label = "sick"\n', ""), tmp_path).ready  # noqa: B018
 
 

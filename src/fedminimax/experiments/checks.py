@@ -55,7 +55,11 @@ def _check_methods(plan: Plan) -> None:
     for label, method in plan.methods.items():
         algorithm, path = method.algorithm, ("methods", label)
         if form is not None and not issubclass(form, algorithm.solves):
-            fit = [n for n, made in METHOD.names().items() if isinstance(made, type) and issubclass(form, getattr(made, "solves", object))]
+            fit = [
+                n
+                for n, made in METHOD.names().items()
+                if isinstance(made, type) and issubclass(form, getattr(made, "solves", object))
+            ]
             wants = algorithm.solves.__name__
             cure = f"choose another, such as {', '.join(sorted(fit)[:4])}"
             if form.__name__ == "RobustProblem" and wants == "MinimaxProblem":
