@@ -193,30 +193,6 @@ def test_killed_and_resumed_it_is_the_same(finished, tmp_path):
     same(finished, folder)
 
 
-def test_interrupted_it_goes_on_run_by_run(finished, tmp_path, monkeypatch, capsys):
-    from fedminimax.experiments import progress
-
-    (tmp_path / "spec.toml").write_text(SPEC)
-    done = progress.Bar.done
-
-    def interrupt(bar, what, rounds, metric=""):
-        done(bar, what, rounds, metric)
-        if what == "FessGDA, seed 0" and rounds:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(progress.Bar, "done", interrupt)
-        assert call("run", "spec.toml", "--out", "here", cwd=tmp_path) == 1
-    assert "To go on:  fedminimax resume here" in capsys.readouterr().out
-    assert outcome_of(tmp_path / "here").status == "interrupted"
-    one = tmp_path / "here" / "runs" / "FessGDA" / "seed-0"
-    assert Record.read(one).rounds < 6
-    assert call("resume", one, cwd=tmp_path) == 0  # that run, and no other
-    assert [(r.label, r.seed, r.rounds) for r in outcome_of(tmp_path / "here").records] == [("FessGDA", 0, 6)]
-    assert call("resume", "here", cwd=tmp_path) == 0
-    same(finished, tmp_path / "here")
-
-
 QUICK = """
 rounds = 4
 eval_every = 2
@@ -248,6 +224,31 @@ class Broken(fm.ParallelSGDA):
     def round(self, problem, state, clients):
         raise ValueError("I am broken")
 """
+
+
+def test_interrupted_it_goes_on_run_by_run(tmp_path, monkeypatch, capsys):
+    from fedminimax.experiments import progress
+
+    (tmp_path / "spec.toml").write_text(QUICK.partition("[methods.wild]")[0] + "[metrics.Distance]\n")
+    assert call("run", "spec.toml", "--out", "whole", cwd=tmp_path) == 0
+    done = progress.Bar.done
+
+    def interrupt(bar, what, rounds, metric=""):
+        done(bar, what, rounds, metric)
+        if what == "fine, seed 0" and rounds:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Bar, "done", interrupt)
+        assert call("run", "spec.toml", "--out", "here", cwd=tmp_path) == 1
+    assert "To go on:  fedminimax resume here" in capsys.readouterr().out
+    assert outcome_of(tmp_path / "here").status == "interrupted"
+    one = tmp_path / "here" / "runs" / "fine" / "seed-0"
+    assert Record.read(one).rounds < 4
+    assert call("resume", one, cwd=tmp_path) == 0  # that run, and no other
+    assert [(r.label, r.seed, r.rounds) for r in outcome_of(tmp_path / "here").records] == [("fine", 0, 4)]
+    assert call("resume", "here", cwd=tmp_path) == 0
+    same(tmp_path / "whole", tmp_path / "here")
 
 
 def test_a_run_that_fails_or_diverges_does_not_take_the_others_with_it(tmp_path, capsys):
@@ -348,9 +349,8 @@ def test_init_writes_a_file_that_runs(tmp_path, data, capsys):
     with pytest.raises(fm.InputError, match="choose one of digits, fashion_mnist"):
         write_spec(tmp_path / "a.toml", "cifar10")
     if data == "digits":
-        small = ["rounds=2", "eval_every=2", "seeds=1"]
-        assert run_file(path, small, tmp_path / "out", dry_run=False)
-        assert (tmp_path / "out" / "report.html").is_file()
+        assert run_file(path, [], None, dry_run=True)  # all is read, made and traced, and nothing compiled
+        assert "9 runs" in capsys.readouterr().out
 
 
 def test_folders_that_are_none(tmp_path):

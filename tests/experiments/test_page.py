@@ -12,6 +12,7 @@ import fedminimax as fm
 from fedminimax import cli
 from fedminimax.experiments.experiment import Experiment
 from fedminimax.experiments.writing import write
+from fedminimax.folders import Record, runs_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 
@@ -62,8 +63,7 @@ def test_its_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
             (tmp_path / "spec.toml").write_text(WHOLE)
         elif "--dry-run" in line:
             assert ("10 runs" if "--seeds 5" in line else "4 runs") in said
-    records = [fm.resume(folder) for folder in sorted(Path("runs/spec/runs").glob("*/*"))]
-    assert [result.rounds for result in records] == [40] * 4
+    assert [Record.read(folder).rounds for folder in runs_in("runs/spec")] == [40] * 4
     assert Path("runs/spec/report.html").is_file()
     assert not Path("runs/five").exists()
 
