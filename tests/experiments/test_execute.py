@@ -12,6 +12,7 @@ import pytest
 import fedminimax as fm
 from fedminimax import cli
 from fedminimax.commands.experiment import run_file, write_spec
+from fedminimax.experiments import execute
 from fedminimax.experiments.execute import resume
 from fedminimax.experiments.outcome import outcome_of
 from fedminimax.folders import Record
@@ -86,6 +87,12 @@ def finished(tmp_path_factory):
     (folder / "spec.toml").write_text(SPEC)
     assert call("run", "spec.toml", cwd=folder) == 0
     return folder / "runs" / "spec"
+
+
+@pytest.fixture(autouse=True)
+def without_reports(monkeypatch):
+    """The page and its figures are of another room, and take their time: the one of ``finished`` is enough."""
+    monkeypatch.setattr(execute, "_report", lambda home: None)
 
 
 def same(one, other):
@@ -272,8 +279,8 @@ def test_more_rounds_go_on_where_the_others_ended(tmp_path):
     longer = QUICK.partition("[methods.wild]")[0] + "[metrics.Distance]\n"
     for name, rounds in (("short", 4), ("long", 8)):
         (tmp_path / "spec.toml").write_text(longer.replace("rounds = 4", f"rounds = {rounds}"))
-        fm.Experiment.from_toml(tmp_path / "spec.toml").run(tmp_path / name, report=False)
-    resume(tmp_path / "short", 8, report=False)
+        fm.Experiment.from_toml(tmp_path / "spec.toml").run(tmp_path / name)
+    resume(tmp_path / "short", 8)
     same(tmp_path / "long", tmp_path / "short")
     assert "rounds = 8" in (tmp_path / "short" / "spec.toml").read_text()
     with pytest.raises(fm.InputError, match="--rounds is 6, but the experiment has 8"):
@@ -293,14 +300,14 @@ def test_objects_run_as_their_file_does(tmp_path):
         metrics={"Distance": fm.metrics.Distance(task.solution)},
         **common,
     )
-    one, other = named.run(tmp_path / "named", report=False), given.run(tmp_path / "given", report=False)
+    one, other = named.run(tmp_path / "named"), given.run(tmp_path / "given")
     for mine, theirs in zip(one.records, other.records, strict=True):
         np.testing.assert_array_equal(mine.history["Distance/total"], theirs.history["Distance/total"])
         plain = fm.run(task.problem, task.clients, method, rounds=4, seed=mine.seed, eval_every=2, metrics=task_metrics(task))
         np.testing.assert_array_equal(plain.history["distance/total"], mine.history["Distance/total"])
     assert fm.Experiment.from_toml(tmp_path / "named" / "spec.toml") == named
     assert not (tmp_path / "given" / "spec.toml").exists()
-    assert given.run(tmp_path / "given", report=False).status == "finished"  # and again, which runs nothing
+    assert given.run(tmp_path / "given").status == "finished"  # and again, which runs nothing
     with pytest.raises(fm.InputError, match="was begun in Python"):
         resume(tmp_path / "given")
     assert set(one.table().loc["fine"].index) >= {"runs", "Distance/total", "Distance/total (sd)"}
