@@ -7,12 +7,13 @@ import sys
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import fedminimax as fm
 from fedminimax.cli import app
-from fedminimax.report import Evidence, gather
+from fedminimax.report import Evidence, gather, summary
 from fedminimax.report.curves import axes, lines, thin
 from fedminimax.report.payload import clients, packed, sweeps, weights
 
@@ -64,6 +65,8 @@ def test_the_page_is_complete_and_says_what_it_should(experiment, tmp_path):
     assert "Python" in text
     assert read.kinds.count("h1") == 1
     assert {"table.csv", "table.tex", "figures"} <= {p.name for p in page.parent.iterdir()}
+    read_back = pd.read_csv(page.parent / "table.csv", keep_default_na=False, na_values={"p": "", "behind": ""})
+    pd.testing.assert_frame_equal(read_back, summary(gather(experiment).records), check_exact=True)
     made = {p.suffix: p.read_bytes() for p in (page.parent / "figures").glob("report_curves_score.*")}
     assert made[".png"].startswith(b"\x89PNG")
     assert made[".pdf"].startswith(b"%PDF")

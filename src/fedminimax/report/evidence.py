@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -229,29 +229,33 @@ def summary(records: Iterable[Record], metrics: Sequence[str] | None = None) -> 
     import pandas as pd
 
     evidence = Evidence.of(records)
-    rows = [row for name in (metrics or evidence.metrics) for row in evidence.rows(evidence.metric(name))]
-    table = pd.DataFrame(
-        {
-            "method": [row.label for row in rows],
-            "metric": [row.metric for row in rows],
-            "data": [evidence.on.get(row.metric, "") for row in rows],
-            "better": [evidence.better.get(row.metric, "") for row in rows],
-            "round": [evidence.round for _ in rows],
-            "mean": [row.mean for row in rows],
-            "spread": [row.spread for row in rows],
-            "least": [min(row.values.values(), default=float("nan")) for row in rows],
-            "greatest": [max(row.values.values(), default=float("nan")) for row in rows],
-            "seeds": [len(row.values) for row in rows],
-            "lost": [row.lost for row in rows],
-            "best": [row.verdict == BEST for row in rows],
-            "behind": [float("nan") if row.behind is None else row.behind for row in rows],
-            "pairs": [row.pairs for row in rows],
-            "p": [float("nan") if row.p is None else row.p for row in rows],
-            "verdict": [row.sentence for row in rows],
-        }
-    )
+    table = pd.DataFrame(columns(evidence, metrics))
     table.attrs["notes"] = evidence.notes
     return table
+
+
+def columns(evidence: Evidence, metrics: Sequence[str] | None = None) -> dict[str, list[Any]]:
+    """Return the columns of :func:`summary`."""
+    rows = [row for name in (metrics or evidence.metrics) for row in evidence.rows(evidence.metric(name))]
+    nan = float("nan")
+    return {
+        "method": [row.label for row in rows],
+        "metric": [row.metric for row in rows],
+        "data": [evidence.on.get(row.metric, "") for row in rows],
+        "better": [evidence.better.get(row.metric, "") for row in rows],
+        "round": [evidence.round for _ in rows],
+        "mean": [row.mean for row in rows],
+        "spread": [row.spread for row in rows],
+        "least": [min(row.values.values(), default=nan) for row in rows],
+        "greatest": [max(row.values.values(), default=nan) for row in rows],
+        "seeds": [len(row.values) for row in rows],
+        "lost": [row.lost for row in rows],
+        "best": [row.verdict == BEST for row in rows],
+        "behind": [nan if row.behind is None else row.behind for row in rows],
+        "pairs": [row.pairs for row in rows],
+        "p": [nan if row.p is None else row.p for row in rows],
+        "verdict": [row.sentence for row in rows],
+    }
 
 
 def _with(row: Row, **changes: object) -> Row:

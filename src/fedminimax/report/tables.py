@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fedminimax.folders import Record
-from fedminimax.report.evidence import BEST, NOISE, SAME, Evidence
+from fedminimax.report.evidence import BEST, NOISE, SAME, Evidence, columns
 from fedminimax.report.words import quantity
 
 if TYPE_CHECKING:
@@ -40,6 +42,16 @@ def rich_table(records: Iterable[Record], metric: str | None = None) -> Table:
         table.caption = escape("\n".join(evidence.notes))
         table.caption_justify = "left"
     return table
+
+
+def comma_separated(evidence: Evidence) -> str:
+    """Return one row a method and metric, as :func:`~fedminimax.report.summary` has them; what is not there is empty."""
+    found = columns(evidence)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(found)
+    writer.writerows([["" if value != value else value for value in row] for row in zip(*found.values(), strict=True)])
+    return text.getvalue()
 
 
 def latex(evidence: Evidence, metrics: Sequence[str] | None = None) -> str:

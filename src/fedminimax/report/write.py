@@ -9,7 +9,7 @@ from typing import Any
 
 from fedminimax.errors import InputError
 from fedminimax.folders import FIGURES, write_atomically
-from fedminimax.report.evidence import Evidence, summary
+from fedminimax.report.evidence import Evidence
 from fedminimax.report.material import gather
 
 PAGE = "report.html"
@@ -56,7 +56,7 @@ def report(
         own = page.name == PAGE
         named = lambda kind: page.with_name(f"table.{kind}" if own else f"{page.stem}.{kind}")
         figures.draw(evidence, chosen, page.with_name(FIGURES if own else f"{page.stem}_{FIGURES}"))
-        write_atomically(named("csv"), summary(material.records).to_csv(index=False).encode())
+        write_atomically(named("csv"), tables.comma_separated(evidence).encode())
         write_atomically(named("tex"), tables.latex(evidence).encode())
     return page
 
