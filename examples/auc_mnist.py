@@ -15,6 +15,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=120)
     parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--network", default="LeNet5", choices=("LeNet5", "MLP"))
+    parser.add_argument("--methods", nargs="+", default=["CD-MA", "CD-MAGE", "CD-MAGE+"])
     parser.add_argument("--out", default="auc.png")
     options = parser.parse_args()
 
@@ -25,7 +27,8 @@ def main() -> None:
     train, test = relabelled(images.train), relabelled(images.test)
 
     clients = fm.ClientData.from_owner(train, owner, batching="epochs")
-    problem = fm.problems.auc(fm.models.LeNet5(last_relu=True, initializer="pytorch"), clients, seed=1)
+    networks = {"LeNet5": fm.models.LeNet5(last_relu=True, initializer="pytorch"), "MLP": fm.models.MLP(initializer="pytorch")}
+    problem = fm.problems.auc(networks[options.network], clients, seed=1)
 
     common = {"local_steps": 12, "batch_size": 10, "cohort_size": 10}
     methods = {
@@ -33,6 +36,7 @@ def main() -> None:
         "CD-MAGE": fm.CDMAGE(0.3, 0.03, **common),  # uploads twice: it gets half the cohort
         "CD-MAGE+": fm.CDMAGEPlus.decaying(0.3, 0.01, 5, 1 / 5, **common),
     }
+    methods = {name: methods[name] for name in options.methods}
     judge = {"train": fm.metrics.AUC(), "test": fm.metrics.AUC(data=test)}
     curves = fm.compare(
         problem, clients, methods, rounds=options.rounds, match_upload=True, metrics=judge, eval_every=20, progress="test"

@@ -2,17 +2,20 @@
 
     python examples/extract_features.py --data cifar10 --backbone mobilenet_v3_small --size 96 --pca 256 --out features.npz
 
-Needs torch, and torchvision for a pretrained network (its weights are downloaded, or read from --weights FILE). To try it
-offline with torch alone, `--backbone random` is a convolutional network with fixed random weights.
+A pretrained network needs torch and torchvision (its weights are downloaded, or read from --weights FILE). To try it with
+neither, `--backbone random` is a convolutional network with fixed random weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.progress import track
 from sklearn.decomposition import PCA
@@ -21,30 +24,53 @@ from sklearn.linear_model import RidgeClassifier
 import fedminimax as fm
 from fedminimax.data import datasets
 
-try:
-    import torch
-    from torch import nn
-except ImportError:
-    raise SystemExit("This example needs torch: pip install torch torchvision.") from None
-
+Backbone = Callable[[np.ndarray], np.ndarray]
+"""Images, NHWC, in; features, a row each, out."""
 # What torchvision's networks were trained with.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def random_backbone() -> nn.Module:
+def random_backbone(size: int) -> Backbone:
     """A convolutional network with random weights, the same in every run."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers: list[nn.Module] = []
-        for channels, features in ((3, 32), (32, 64), (64, 128)):
-            layers += [nn.Conv2d(channels, features, 3, stride=2, padding=1), nn.ReLU()]
-            nn.init.kaiming_normal_(layers[-2].weight)
+    keys = jax.random.split(jax.random.key(0), 3)
+    channels = ((3, 32), (32, 64), (64, 128))
+    kernels = [jax.random.normal(k, (3, 3, *c)) * np.sqrt(2 / (9 * c[0])) for k, c in zip(keys, channels, strict=True)]
+
+    @jax.jit
+    def features(images: jax.Array) -> jax.Array:
+        x = jax.image.resize(images, (len(images), size, size, images.shape[-1]), "linear")
+        x = (x - jnp.asarray(MEAN)) / jnp.asarray(DEVIATION)  # grey images become three channels
+        for kernel in kernels:
+            x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
         # Means over 4 x 4 parts, not over the whole image: without training, where something is tells most.
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4))
+        return jax.image.resize(x, (len(x), 4, 4, x.shape[-1]), "linear").reshape(len(x), -1)
+
+    return lambda images: np.asarray(features(images))
 
 
-def pretrained_backbone(name: str, weights: Path | None) -> nn.Module:
+def torchvision_backbone(name: str, weights: Path | None, size: int) -> Backbone:
+    """One of torchvision's networks."""
+    try:
+        import torch
+    except ImportError:
+        raise SystemExit(f"{name} needs torch: pip install torch torchvision, or try --backbone random.") from None
+    model = pretrained(name, weights).eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    device = next(model.parameters()).device
+    mean, deviation = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, DEVIATION))
+
+    @torch.inference_mode()
+    def features(images: np.ndarray) -> np.ndarray:
+        batch = torch.from_numpy(images).permute(0, 3, 1, 2).to(device)
+        batch = torch.nn.functional.interpolate(batch, (size, size), mode="bilinear", align_corners=False, antialias=True)
+        return model((batch.expand(-1, 3, -1, -1) - mean) / deviation).flatten(1).float().cpu().numpy()
+
+    return features
+
+
+def pretrained(name: str, weights: Path | None) -> Any:
     """One of torchvision's networks without its last layers, which tell ImageNet's classes apart."""
+    import torch
+
     offline = "or try --backbone random, which needs neither"
     try:
         import torchvision
@@ -70,7 +96,7 @@ def pretrained_backbone(name: str, weights: Path | None) -> nn.Module:
     heads = [head for head in ("fc", "classifier", "heads", "head") if hasattr(model, head)]
     if not heads:
         raise SystemExit(f"{name} has no last layer by a usual name: choose another network, such as resnet18.")
-    setattr(model, heads[0], nn.Identity())
+    setattr(model, heads[0], torch.nn.Identity())
     return model
 
 
@@ -81,16 +107,6 @@ def as_images(data: str, inputs: np.ndarray) -> np.ndarray:
     if inputs.ndim != 4:
         raise SystemExit(f"--data is {data}, whose inputs are not images: choose another data set.")
     return inputs
-
-
-@torch.inference_mode()
-def run_backbone(model: nn.Module, images: np.ndarray, size: int) -> np.ndarray:
-    """Return the network's outputs for a batch of images, resized and normalised, one row each."""
-    device = next(model.parameters()).device
-    mean, deviation = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, DEVIATION))
-    batch = torch.from_numpy(images).to(device).permute(0, 3, 1, 2)
-    batch = nn.functional.interpolate(batch, (size, size), mode="bilinear", align_corners=False, antialias=True)
-    return model((batch.expand(-1, 3, -1, -1) - mean) / deviation).flatten(1).float().cpu().numpy()
 
 
 def reduce(train: np.ndarray, test: np.ndarray, components: int) -> tuple[np.ndarray, np.ndarray]:
@@ -136,8 +152,9 @@ def main() -> None:
         parser.error(f"--weights is {options.weights}: give an existing file of the weights of a network of torchvision")
 
     random = options.backbone == "random"
-    model = random_backbone() if random else pretrained_backbone(options.backbone, options.weights)
-    model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    backbone = (
+        random_backbone(options.size) if random else torchvision_backbone(options.backbone, options.weights, options.size)
+    )
     try:
         data = datasets.load(options.data)
     except fm.InputError as error:
@@ -147,7 +164,7 @@ def main() -> None:
         chosen = np.sort(np.random.default_rng(0).permutation(len(part["labels"]))[: options.limit])
         pixels[name], labels[name] = as_images(options.data, part["inputs"])[chosen], part["labels"][chosen]
     try:
-        width = run_backbone(model, pixels["train"][:1], options.size).shape[1]
+        width = backbone(pixels["train"][:1]).shape[1]
     except (RuntimeError, AssertionError):
         raise SystemExit(f"{options.backbone} does not take images of {options.size} pixels: try --size 224.") from None
     most = min(width, len(pixels["train"]))
@@ -157,7 +174,7 @@ def main() -> None:
         )
     for name, images in pixels.items():
         batches = [images[i : i + options.batch_size] for i in range(0, len(images), options.batch_size)]
-        rows = [run_backbone(model, batch, options.size) for batch in track(batches, f"{name}: {len(images)} images")]
+        rows = [backbone(batch) for batch in track(batches, f"{name}: {len(images)} images")]
         features[name] = np.concatenate(rows)
     x_train, x_test = (x.astype(np.float16) for x in reduce(features["train"], features["test"], options.pca))
     arrays = {"x_train": x_train, "y_train": labels["train"], "x_test": x_test, "y_test": labels["test"]}

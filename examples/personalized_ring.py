@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--share", type=float, default=0.9, help="of a node's examples that are of its major class")
     parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--couplings", type=float, nargs="+", default=[0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
     parser.add_argument("--out", default="ring.png")
     options = parser.parse_args()
 
@@ -37,9 +38,8 @@ def main() -> None:
         "global": fm.metrics.GlobalAccuracy(images.test),
         "spread": fm.metrics.Consensus(),
     }
-    couplings = [0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
     results = []
-    for c in couplings:
+    for c in options.couplings:
         problem = fm.problems.personalized_training(fm.models.MLP((32,)), train, images.classes, c, ring, beta_y=10.0)
         method = fm.DecentralizedExtraGradient(0.05, 0.02, batch_size=16)
         results.append(fm.run(problem, train, method, rounds=options.rounds, metrics=judge, eval_every=options.rounds))
@@ -48,17 +48,17 @@ def main() -> None:
         print(f"coupling {c:6.3f}: own model {local:.1%}, mean model {shared:.1%}, distance between nodes {spread:.3f}")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    places = np.arange(len(couplings))
+    places = np.arange(len(options.couplings))
     for name, label in (("local/mean", "own model, own test examples"), ("global", "mean model, everybody's")):
         left.plot(places, [r.final()[name] for r in results], "o-", label=label)
-    left.set_xticks(places, [f"{c:g}" for c in couplings])
+    left.set_xticks(places, [f"{c:g}" for c in options.couplings])
     left.set(xlabel="coupling (0: alone)", ylabel="test accuracy")
     left.legend(frameon=False)
     best = int(np.argmax([r.final()["local/mean"] for r in results]))
     each = judge["local"].values(problem, train, results[best].state)
-    ring.plot(each, label=f"accuracy, coupling {couplings[best]:g}", ax=right)
+    ring.plot(each, label=f"accuracy, coupling {options.couplings[best]:g}", ax=right)
     figure.savefig(options.out, dpi=130)
-    print(f"Best for the nodes: coupling {couplings[best]:g}. Figure: {options.out}")
+    print(f"Best for the nodes: coupling {options.couplings[best]:g}. Figure: {options.out}")
 
 
 if __name__ == "__main__":

@@ -67,16 +67,19 @@ def main() -> None:
     parser.add_argument("--out", default="robust_regression.png")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--small", action="store_true", help="one rho, one sigma, two of each step size: to try it")
     options = parser.parse_args()
+    small = lambda values: values[-1:] if options.small else values
+    fewer = lambda space: {name: values[2:4] if options.small else values for name, values in space.items()}
     figure, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained", sharey=True)
     total = 0.0
-    for ax, rho in zip(axes, RHOS, strict=False):
+    for ax, rho in zip(axes, small(RHOS), strict=False):
         task = fm.problems.robust_regression(rho=rho)
         for name, method, space in (
             ("DRFA", fm.DRFA(0.001, 0.001, local_steps=100), DRFA),
             ("SCAFF-PD", fm.ScaffPD(0.1, 1.0, local_steps=100), SCAFF_PD),
         ):
-            found, error, seconds = grid(task, method, space, options.rounds, options.seeds)
+            found, error, seconds = grid(task, method, fewer(space), options.rounds, options.seeds)
             k = best(error)
             draw(ax, found, error, k, name)
             at = ", ".join(f"{n} = {v:g}" for n, v in found.settings[k].items())
@@ -93,15 +96,15 @@ def main() -> None:
     axes[0].legend(frameon=False)
     print("\nrounds until the squared distance is 1e-16, one local step size (0.005) for all K")
     print("rho    sigma  " + "  ".join(f"K = {k:<4}" for k in STEPS))
-    for rho in RHOS:
-        for sigma in SIGMAS:
+    for rho in small(RHOS):
+        for sigma in small(SIGMAS):
             task = fm.problems.robust_regression(rho=rho, sigma=sigma)
             needed = []
-            for steps in STEPS:
+            for steps in small(STEPS):
                 method = fm.ScaffPD(steps * 0.005, 0.15 / (rho + sigma), 0.9, lr_x=0.005, local_steps=steps)
-                found, error, _ = grid(task, method, {"theta": [0.9]}, {1: 3000, 10: 400, 100: 200}[steps], 1)
+                found, error, _ = grid(task, method, {"theta": [0.9]}, options.rounds * {1: 15, 10: 2, 100: 1}[steps], 1)
                 needed.append(first(found, error[0]))
-                if (rho, sigma) == (0.05, 0.1):
+                if options.small or (rho, sigma) == (0.05, 0.1):
                     draw(axes[-1], found, error, 0, f"K = {steps}")
             print(f"{rho:<6} {sigma:<6} " + "  ".join(f"{n!s:<8}" for n in needed), flush=True)
     axes[-1].set(title="SCAFF-PD, more local steps", xlim=(0, 400))

@@ -35,7 +35,7 @@ def main() -> None:
     devices = fm.Availability(0.6, over_invite=2.0, wave=fm.Wave(0.5, period=48), delay=fm.Delay(5.0))
     method = fm.CDMAGEPlus.decaying(0.02, 1.0, 5, 1 / 3, local_steps=12, batch_size=10, cohort_size=20)
     judge = fm.metrics.RobustLoss(data=test, examples=1000, max_steps=40)
-    shown = {"metrics": judge, "eval_every": 20, "watch": "robust/accuracy"}
+    shown = {"metrics": judge, "eval_every": 20, "progress": "robust/accuracy"}
     result = fm.run(problem, clients, method, rounds=options.rounds, availability=devices, **shown)
     attack = fm.metrics.PGD(data=test, examples=1000)(problem, clients, result.state)
     print(f"test accuracy under the perturbation: {result.final()['robust/accuracy']:.1%}")

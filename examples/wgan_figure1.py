@@ -50,9 +50,11 @@ def main() -> None:
     parser.add_argument("--out", default="figure1.png")
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--penalties", type=float, nargs="+", default=PENALTIES, help="lambda, a panel of the figure each")
     options = parser.parse_args()
-    figure, axes = plt.subplots(1, len(PENALTIES), figsize=(12, 3.6), sharey=True, layout="constrained")
-    for ax, penalty in zip(axes, PENALTIES, strict=True):
+    panels = len(options.penalties)
+    figure, axes = plt.subplots(1, panels, figsize=(4 * panels, 3.6), sharey=True, layout="constrained", squeeze=False)
+    for ax, penalty in zip(axes[0], options.penalties, strict=True):
         task = fm.problems.wgan(penalty)
         for name, method in METHODS.items():
             began = time.perf_counter()
@@ -79,8 +81,8 @@ def main() -> None:
         ax.axhline(TARGET, color="grey", linewidth=0.8, linestyle=":")
         ax.set_ylim(1e-8, 10)
         ax.grid(alpha=0.3)
-    axes[0].set_ylabel(r"$(\mu - \hat\mu)^2 + (\sigma - \hat\sigma)^2$")
-    for ax in axes[:-1]:
+    axes[0, 0].set_ylabel(r"$(\mu - \hat\mu)^2 + (\sigma - \hat\sigma)^2$")
+    for ax in axes[0, :-1]:
         ax.get_legend().remove()
     figure.savefig(options.out, dpi=130)
     print(f"Figure: {options.out}")

@@ -103,13 +103,6 @@ def test_the_guides_metric_with_parts_runs_where_the_server_has_no_data():
     np.testing.assert_allclose([final["norms/mean"], final["norms/largest"]], [expected.mean(), expected.max()], rtol=1e-6)
 
 
-def test_the_own_problem_example_solves_its_problem(tmp_path):
-    done = run([str(ROOT / "examples" / "own_problem.py")], tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if re.match(r"\s*\d+ ", line)]
-    assert float(rows[-1][1]) < 0.6 * float(rows[0][1])
-
-
 def test_ci_runs_the_readmes_test_command():
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     assert "<!-- tests -->" in readme
