@@ -58,6 +58,10 @@ def test_how_it_stands(going, run):
     kept = folders.read_json(going / "experiment.json")
     folders.write_json(going / "experiment.json", {**kept, "failed": {"A/seed-2": "no"}})
     assert look(going).runs[2].status == "failed"
+    folders.write_json(going / "experiment.json", kept)
+    (going / "sweeps" / "A").mkdir(parents=True)
+    assert look(going).runs[2].status == "searching hyper-parameters"
+    assert look(going).left is None, "how long a search takes is not known"
     finish(going, run)
     assert look(going).ended
     assert look(going).words == "3 of 3 runs finished; nothing is running any more."

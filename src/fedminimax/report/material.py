@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedminimax.result import Result
     from fedminimax.sweep import Sweep
 
-SWEEP, EXPERIMENT, SPEC = "sweep.json", "experiment.json", "spec.toml"
+SWEEP, SWEEPS, EXPERIMENT, SPEC = "sweep.json", "sweeps", "experiment.json", "spec.toml"
 OWN = "report_"
 """How the names of pictures begin that a report wrote itself: these do not go into the next one."""
 

@@ -15,11 +15,11 @@ from fedminimax import folders
 from fedminimax.errors import InputError
 from fedminimax.folders import FINISHED, RUNNING, Record
 from fedminimax.report.evidence import Evidence
-from fedminimax.report.material import EXPERIMENT
+from fedminimax.report.material import EXPERIMENT, SWEEPS
 from fedminimax.report.payload import curves
 from fedminimax.report.words import number
 
-WAITING, FAILED = "waiting", "failed"
+WAITING, SEARCHING, FAILED = "waiting", "searching hyper-parameters", "failed"
 LOCK = "lock"
 """The file in which a run's process leaves its number."""
 QUIET = 60.0
@@ -34,7 +34,7 @@ class Stand:
     Attributes:
         label: the method.
         seed: the seed.
-        status: as in :class:`~fedminimax.folders.Record`, or "waiting" or "failed".
+        status: as in :class:`~fedminimax.folders.Record`, or "waiting", "searching hyper-parameters" or "failed".
         rounds: how many rounds have been run.
         wanted: how many were asked for.
         left: about how many seconds are left; None: nothing is known.
@@ -92,7 +92,11 @@ class Standing:
         going = [run for run in self.runs if run.status == RUNNING]
         whole = [r.seconds / r.rounds * r.wanted for r in self.records if r.rounds and r.seconds]
         waiting = sum(run.status == WAITING for run in self.runs)
-        if any(run.left is None for run in going) or (waiting and not whole):
+        if (
+            any(run.left is None for run in going)
+            or any(run.status == SEARCHING for run in self.runs)
+            or (waiting and not whole)
+        ):
             return None
         return sum(run.left or 0.0 for run in going) + (waiting * sum(whole) / len(whole) if waiting else 0.0)
 
@@ -105,7 +109,7 @@ class Standing:
         told = f"{finished} of {len(self.runs)} runs finished"
         if self.ended:
             return f"{told}; nothing is running any more."
-        if not any(run.status in (RUNNING, WAITING) for run in self.runs):
+        if not any(run.status in (RUNNING, SEARCHING, WAITING) for run in self.runs):
             return f"{told}; none is running just now."
         return f"{told}, {self.share:.0%} of the rounds{'' if self.left is None else f', about {duration(self.left)} left'}."
 
@@ -152,20 +156,13 @@ def look(folder: Path) -> Standing:
     failed = set(experiment.get("failed") or {})
     begun = {(run.label, run.seed) for run in runs}
     wanted = max((run.wanted for run in runs), default=0)
-    runs += [
-        Stand(
-            str(label),
-            int(seed),
-            FAILED if {f"{label}/seed-{seed}", f"{label}/sweep"} & failed else WAITING,
-            0,
-            wanted,
-            None,
-            {},
-        )
-        for label in experiment.get("labels") or []
-        for seed in experiment.get("seeds") or []
-        if (label, seed) not in begun
-    ]
+    for label in experiment.get("labels") or []:
+        searching = (folder / SWEEPS / str(label)).is_dir()  # its runs come when the search is over
+        for seed in experiment.get("seeds") or []:
+            if (label, seed) not in begun:
+                lost = {f"{label}/seed-{seed}", f"{label}/sweep"} & failed
+                how = FAILED if lost else SEARCHING if searching else WAITING
+                runs.append(Stand(str(label), int(seed), how, 0, wanted, None, {}))
     status = experiment.get("status")
     if status is not None:
         ended = status != RUNNING

@@ -89,10 +89,9 @@ def shown(standing: Standing) -> RenderableType:
         table.add_column(name, overflow="fold")
     for run in standing.runs:
         value = run.newest.get(metric or "")
-        table.add_row(
-            plain(run.label), str(run.seed), f"{run.rounds} / {run.wanted}", ProgressBar(run.wanted or 1, run.rounds, width=16),
-            "" if value is None else f"{value:.4g}", plain(run.words),
-        )  # fmt: skip
+        rounds, bar = f"{run.rounds} / {run.wanted or '?'}", ProgressBar(run.wanted or 1, run.rounds, width=16)
+        newest = "" if value is None else f"{value:.4g}"
+        table.add_row(plain(run.label), str(run.seed), rounds, bar, newest, plain(run.words))
     return Group(table, plain(standing.words)) if standing.runs else plain(standing.words)
 
 

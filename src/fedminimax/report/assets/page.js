@@ -27,6 +27,7 @@ const FM = (() => {
   const layout = (more) => {
     const axis = { gridcolor: own("--line"), zerolinecolor: own("--line"), linecolor: own("--soft"), automargin: true, tickfont: { size: 12 } };
     const { xaxis = {}, yaxis = {}, ...rest } = more;
+    if (yaxis.title) yaxis.title.standoff = 14;
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", size: 13, color: own("--ink") },
@@ -139,7 +140,7 @@ const FM = (() => {
       e.value = options.includes(before) ? before : options[Math.min(start, options.length - 1)];
       e.closest("label").hidden = options.length < 2;
     };
-    fill("sweep-metric", Object.keys(s.values), 0);
+    fill("sweep-metric", Object.keys(s.values), Math.max(0, Object.keys(s.values).indexOf(s.selectedBy)));
     fill("sweep-x", s.names, 0);
     fill("sweep-y", s.names, 1);
   }

@@ -25,7 +25,7 @@
       const cell = (kind, content) => { const e = document.createElement(kind); e.append(content); row.append(e); return e; };
       cell("th", run.label).scope = "row";
       cell("td", run.seed);
-      cell("td", `${run.rounds} / ${run.wanted}`).className = "number";
+      cell("td", `${run.rounds} / ${run.wanted || "?"}`).className = "number";
       const bar = document.createElement("progress");
       bar.max = run.wanted || 1; bar.value = run.rounds;
       bar.setAttribute("aria-label", `${run.label}, seed ${run.seed}`);
