@@ -159,8 +159,12 @@ def contest(
     problem = robust_model(network, train, classes, penalty=penalty or ChiSquare(0.1), loss=loss, ridge=ridge)
     scale = 1.0 if federation.target_scale is None else federation.target_scale[1]
     test = metrics.ClientAccuracy(federation.test) if classify else metrics.ClientError(federation.test, scale)
-    judges = [test, metrics.WorstCase(), metrics.ClientWeights(each=True)]
-    every = eval_every or max(1, rounds // 20)
+    training: dict[str, Any] = {
+        "rounds": rounds,
+        "eval_every": eval_every or max(1, rounds // 20),
+        "metrics": [test, metrics.WorstCase(), metrics.ClientWeights(each=True)],
+        "progress": f"{test.name}/worst20" if progress is None else progress,
+    }
     given, searches = {name: dict(values) for name, values in (settings or {}).items()}, {}
     length = search_rounds or max(4, rounds // 2)
     curvature, start = smoothness(problem, train), float(jnp.mean(problem.losses(problem.x0, train)))
@@ -179,19 +183,7 @@ def contest(
             at = ", ".join(f"{k} = {v:.3g}" for k, v in given[name].items())
             tell(f"{name}: {at}, the best of {len(found.settings)} on the training objective after {length} rounds")
         method = make(name, {**given[name], **common})
-        results[name] = [
-            run(
-                problem,
-                train,
-                method,
-                rounds=rounds,
-                seed=seed,
-                eval_every=every,
-                metrics=judges,
-                progress=f"{test.name}/worst20" if progress is None else progress,
-            )
-            for seed in range(seeds)
-        ]
+        results[name] = [run(problem, train, method, seed=seed, **training) for seed in range(seeds)]
         values[name] = np.array([np.asarray(each(test, r.x)) for r in results[name]])
         if any(result.interrupted for result in results[name]):
             tell(f"Interrupted: {name} after {results[name][-1].rounds} rounds; what follows is what there is.")

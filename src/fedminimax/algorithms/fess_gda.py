@@ -117,51 +117,30 @@ class FessGDA(LocalUpdates[SmoothedState]):
             raise InputError("FessGDA.from_theory(maximum=True) is Theorem 3.4: leave out mu, mu_x, epsilon and diameter.")
         if gamma is not None and not maximum:
             raise InputError("FessGDA.from_theory takes gamma with maximum=True alone (Theorem 3.4).")
-        K = local_steps
-        drift = math.inf if K == 1 else 1.0 / (2.0 * L * math.sqrt(2.0 * (2 * K - 1) * (K - 1)))
         if mu is not None and mu_x is not None:
             if sigma > 0:
                 raise InputError(
                     "FessGDA.from_theory has no constants for noise when f is PL in both players: leave sigma out."
                 )
-            fast = 1.0 / (4.0 * L * K)
-            slow = fast * min(mu, mu_x) ** 2 / (64.0 * L**2)
-            eta_x, eta_y = (slow, fast) if mu_x >= mu else (fast, slow)
-            p, beta = 0.0, 0.0
-            local = lambda eta: min(drift, math.sqrt(eta / (1536.0 * fast)) / (L * K))
-            lr_x, lr_y = local(eta_x), local(eta_y)
+            rates = _pl_in_both(L, mu, mu_x, local_steps)
         else:
-            eta_x = 1.0 / (1000.0 * K * L)
+            eta_x = 1.0 / (1000.0 * local_steps * L)
             if sigma > 0:
                 if rounds is None or cohort_size is None:
                     raise InputError("FessGDA.from_theory with sigma > 0 needs rounds and cohort_size.")
                 partial = clients is not None and cohort_size < clients
-                noise = sigma * math.sqrt(rounds * L) * (K if partial else math.sqrt(K))
+                noise = sigma * math.sqrt(rounds * L) * (local_steps if partial else math.sqrt(local_steps))
                 eta_x = min(eta_x, math.sqrt(cohort_size * gap) / noise)
-            eta_y, p = eta_x / 256.0, 2.0 * L
             if mu is not None:
-                beta = eta_y * K * mu / 80000.0
+                bend = mu
             elif epsilon is not None and diameter is not None:
-                beta = eta_y * K * epsilon**2 / (80000.0 * diameter)
+                bend = epsilon**2 / diameter
             elif maximum:
-                beta = eta_y * K * L / 80000.0
-                if gamma is not None:
-                    beta = min(beta, 1.0 / (6144.0 * p * eta_y * K * gamma**2))
+                bend = L
             else:
                 raise InputError("FessGDA.from_theory needs mu, or epsilon and the diameter of Y, or maximum=True.")
-            lr_x = min(drift, math.sqrt(beta / (6144.0 * eta_x * p * L**2 * K**3)))
-            lr_y = min(drift, math.sqrt(eta_y / (3072.0 * eta_x * L**2 * K**2)))
-        return cls(
-            lr_x=lr_x,
-            lr_y=lr_y,
-            server_lr_x=eta_x / lr_x,
-            server_lr_y=eta_y / lr_y,
-            p=p,
-            beta=beta,
-            local_steps=K,
-            batch_size=batch_size,
-            cohort_size=cohort_size,
-        )
+            rates = _smoothed(L, eta_x, bend, gamma, local_steps)
+        return cls(**rates, local_steps=local_steps, batch_size=batch_size, cohort_size=cohort_size)
 
     def init(self, problem: MinimaxProblem) -> SmoothedState:
         """Return (x_0, y_0) with z_0 = x_0."""
@@ -178,6 +157,36 @@ class FessGDA(LocalUpdates[SmoothedState]):
         x, y = server_step(problem, Point(state.x, state.y), update, self.server_lr_x, self.server_lr_y)
         z = players.add(state.z, players.sub(x, state.z), self.beta)
         return SmoothedState(x, y, z)
+
+
+def _pl_in_both(L: float, mu: float, mu_x: float, K: int) -> dict[str, float]:
+    """Return the steps of Theorem 3.5, where the player with the smaller constant takes the larger ones."""
+    fast = 1.0 / (4.0 * L * K)
+    slow = fast * min(mu, mu_x) ** 2 / (64.0 * L**2)
+    eta_x, eta_y = (slow, fast) if mu_x >= mu else (fast, slow)
+    local = lambda eta: min(_drift(L, K), math.sqrt(eta / (1536.0 * fast)) / (L * K))
+    return _split(eta_x, eta_y, local(eta_x), local(eta_y), p=0.0, beta=0.0)
+
+
+def _smoothed(L: float, eta_x: float, bend: float, gamma: float | None, K: int) -> dict[str, float]:
+    """Return the steps that Theorems 3.1, 3.2 and 3.4 share: beta is eta_y K ``bend`` / 80000, of which each has its own."""
+    eta_y, p = eta_x / 256.0, 2.0 * L
+    beta = eta_y * K * bend / 80000.0
+    if gamma is not None:
+        beta = min(beta, 1.0 / (6144.0 * p * eta_y * K * gamma**2))
+    lr_x = min(_drift(L, K), math.sqrt(beta / (6144.0 * eta_x * p * L**2 * K**3)))
+    lr_y = min(_drift(L, K), math.sqrt(eta_y / (3072.0 * eta_x * L**2 * K**2)))
+    return _split(eta_x, eta_y, lr_x, lr_y, p=p, beta=beta)
+
+
+def _drift(L: float, K: int) -> float:
+    """Return the largest client step at which K of them stay near where they began."""
+    return math.inf if K == 1 else 1.0 / (2.0 * L * math.sqrt(2.0 * (2 * K - 1) * (K - 1)))
+
+
+def _split(eta_x: float, eta_y: float, lr_x: float, lr_y: float, *, p: float, beta: float) -> dict[str, float]:
+    """Return the products eta as client steps and the server steps that are left."""
+    return {"lr_x": lr_x, "lr_y": lr_y, "server_lr_x": eta_x / lr_x, "server_lr_y": eta_y / lr_y, "p": p, "beta": beta}
 
 
 def SmoothedGDA(lr_x: Scalar, lr_y: Scalar, p: Scalar = 1.0, beta: Scalar = 0.05) -> FessGDA:

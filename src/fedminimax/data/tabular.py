@@ -169,15 +169,7 @@ def federate(
         test.append(official.get(name, own[name][tested]))
 
     encoding = combine([client_report(part, numeric, categorical) for part in train])
-    for column, values in encoding.categories.items():
-        if len(values) > _MOST_CATEGORIES:
-            raise InputError(
-                f"The column {column!r} of {table.name} has {len(values)} categories, more than {_MOST_CATEGORIES}: drop it, "
-                f"for example with ignore=[{column!r}]."
-            )
-    if not encoding.features:
-        raise InputError(f"{table.name} has no column left to learn from: none varies beside the label and the client.")
-
+    _check_features(encoding, table.name)
     # The labels' mean and deviation, or the classes, come about in the same way.
     quantity, quality = ([table.label], []) if table.task == REGRESSION else ([], [table.label])
     target = combine([client_report(part, quantity, quality) for part in train])
@@ -245,6 +237,17 @@ class Encoding:
         """The names of the inputs, in order."""
         flags = [f"{column} is missing" for column in self.gaps]
         return [*self.scales, *flags, *(f"{column}={value}" for column, values in self.categories.items() for value in values)]
+
+
+def _check_features(encoding: Encoding, name: str) -> None:
+    for column, values in encoding.categories.items():
+        if len(values) > _MOST_CATEGORIES:
+            raise InputError(
+                f"The column {column!r} of {name} has {len(values)} categories, more than {_MOST_CATEGORIES}: drop it, "
+                f"for example with ignore=[{column!r}]."
+            )
+    if not encoding.features:
+        raise InputError(f"{name} has no column left to learn from: none varies beside the label and the client.")
 
 
 def client_report(frame: pd.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> Report:

@@ -57,21 +57,10 @@ def auc(
     example = jnp.asarray(fields["inputs"][:1])
     theta = weights_at_start(model, jax.random.key(seed), example)
     if not callable(score):
-        shape = output_shape(model, theta, example)
-        if len(shape) != 1:
-            raise InputError(f"The model returns outputs of shape {shape} for each example: it must return a vector.")
-        if not 0 <= output < shape[0]:
-            raise InputError(f"output is {output}, but the model has {shape[0]} outputs: choose one from 0 to {shape[0] - 1}.")
-        if score == SOFTMAX and shape[0] == 1:
-            raise InputError("The softmax of a single output is always one: use score='sigmoid', or a model with more outputs.")
+        score = _score_of(score, output, output_shape(model, theta, example))
 
     def scores(x: Any, inputs: Any) -> jax.Array:
-        outputs = model.apply({"params": x["theta"]}, inputs)
-        if callable(score):
-            return score(outputs)
-        if score == SOFTMAX:
-            return jax.nn.softmax(outputs)[:, output]
-        return jax.nn.sigmoid(outputs[:, output]) if score == SIGMOID else outputs[:, output]
+        return score(model.apply({"params": x["theta"]}, inputs))
 
     scored = jax.eval_shape(lambda t: scores({"theta": t}, jnp.concatenate([example, example])), theta).shape
     if scored != (2,):
@@ -100,6 +89,19 @@ def auc(
         predict=scores,
         name="AUC",
     )
+
+
+def _score_of(name: str, output: int, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+    """Return a score by its name, of one of the outputs, whose shape for one example is given."""
+    if len(shape) != 1:
+        raise InputError(f"The model returns outputs of shape {shape} for each example: it must return a vector.")
+    if not 0 <= output < shape[0]:
+        raise InputError(f"output is {output}, but the model has {shape[0]} outputs: choose one from 0 to {shape[0] - 1}.")
+    if name == SOFTMAX and shape[0] == 1:
+        raise InputError("The softmax of a single output is always one: use score='sigmoid', or a model with more outputs.")
+    if name == SOFTMAX:
+        return lambda outputs: jax.nn.softmax(outputs)[:, output]
+    return lambda outputs: jax.nn.sigmoid(outputs[:, output]) if name == SIGMOID else outputs[:, output]
 
 
 def positive_share(clients: ClientData, weights: Any = None) -> float:
