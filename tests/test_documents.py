@@ -89,6 +89,16 @@ def test_the_guides_observers_run(tmp_path):
     assert (tmp_path / "distances.csv").is_file()
 
 
+def test_the_guides_run_with_a_folder_runs(tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), flags=re.S)
+    (block,) = [block for block in blocks if "fm.resume" in block]
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert (names["result"].rounds, names["longer"].rounds) == (200, 300)
+    assert len(list((tmp_path / "runs" / "first" / "checkpoints").iterdir())) == 3
+
+
 def test_the_guides_metric_with_parts_runs_where_the_server_has_no_data():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), flags=re.S)
     (block,) = [block for block in blocks if "@metric_class" in block]

@@ -85,6 +85,8 @@ class Room:
         mapped = isinstance(array, np.memmap)
         self._file = open(array.filename, "r+b", buffering=0) if mapped else None  # type: ignore[attr-defined]  # noqa: SIM115
         self._first = array.offset if mapped else 0  # type: ignore[attr-defined]
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)
 
     def put(self, ids: np.ndarray, rows: np.ndarray) -> None:
         """Write some rows."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ class UndoLog:
         file = path.open("ab", buffering=0)
         file.truncate(whole)  # a batch that was cut short is none, and its rows are as they were
         self._file, self.mark = file, mark
+        weakref.finalize(self, file.close)
         _sync_folder(self._folder)
 
     def missing(self, ids: np.ndarray) -> np.ndarray:
