@@ -16,6 +16,7 @@ from fedminimax.problems.gan import wgan_error
 from fedminimax.sweeps import conduct, memory
 from fedminimax.sweeps.bar import SweepBar
 from fedminimax.sweeps.ledger import PARTS
+from fedminimax.sweeps.rounds import forget
 from fedminimax.sweeps.space import settings_of
 from fedminimax.sweeps.standing import Shape
 
@@ -46,6 +47,7 @@ def same(one, other, exact=True):
 def compiled():
     """How often the rounds of a sweep are compiled."""
     found = []
+    forget()
 
     def heard(event, seconds, fun_name="", **_):
         if event.endswith("backend_compile_duration") and "sweep_rounds" in fun_name:

@@ -57,6 +57,8 @@ def test_no_program_holds_a_player(monkeypatch):
 
     def watching(fn, **options):
         compiled = jit(fn, **options)
+        if options.get("inline"):  # a part of another
+            return compiled
 
         def look(*args, **named):
             static = {"length"} & set(named)

@@ -10,8 +10,8 @@ import numpy as np
 from fedminimax.federation import accounting
 from fedminimax.metrics import direction
 from fedminimax.plan import Plan
+from fedminimax.sweeps.rounds import FINITE
 from fedminimax.sweeps.selection import Selection
-from fedminimax.sweeps.side_by_side import FINITE
 from fedminimax.sweeps.space import Setting
 from fedminimax.sweeps.table import Sweep, refused
 

@@ -1,39 +1,30 @@
-"""Runs side by side: settings and seeds that share a program, as one compiled computation.
-
-Settings inside, seeds outside: runs with the same seed draw the same cohorts and batches, so these are drawn once.
-"""
+"""Runs side by side: which settings share a program, how many of them fit, and where their numbers are put."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from fedminimax import devices as host
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.engines.evaluation import Kinds
 from fedminimax.engines.layout import Layout, Strategy
-from fedminimax.engines.program import Carry, Program, Script
-from fedminimax.engines.simulated_round import Given, Placed
+from fedminimax.engines.program import Carry, Program
+from fedminimax.engines.simulated_round import Placed
 from fedminimax.engines.simulator import ROOM
 from fedminimax.federation.accounting import Traffic
-from fedminimax.federation.guard import finite
-from fedminimax.metrics import Context
 from fedminimax.plan import Plan
 from fedminimax.players import Tree
-from fedminimax.random import keys
 from fedminimax.sweeps import memory
+from fedminimax.sweeps.rounds import Recipe, axes, made, mesh
 from fedminimax.sweeps.standing import Shape, Standing
-
-_AXIS = "runs"
-FINITE = "finite"
-"""What tells whether a run's state is finite, among the numbers of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +44,14 @@ class Common:
     every: int
     names: tuple[str, ...]
     devices: int | None
+    _placed: dict[int, Any] = field(default_factory=dict)
+
+    def placed(self, devices: int, put: Callable[[Placed], Any]) -> Any:
+        """Return the data and the weights p on so many devices, where they are put once."""
+        if devices not in self._placed:
+            weights = np.asarray(self.plan.problem.client_weights(self.plan.clients), jnp.zeros(()).dtype)
+            self._placed[devices] = put(Placed(self.plan.clients, weights))
+        return self._placed[devices]
 
 
 def kind_of(method: Algorithm) -> Hashable:
@@ -76,7 +75,6 @@ class Kind:
         self.rounds_of = Program.of(common.plan.problem, method, common.plan.conditions, Layout(common.strategy, 1))
         paths = jax.tree_util.tree_leaves_with_path(method)
         self.varies = [_field(path) in common.names for path, _ in paths]
-        self.script = Script()
         self._compiled: dict[Shape, Compiled] = {}
 
     def compiled(self, shape: Shape) -> Compiled:
@@ -131,19 +129,18 @@ class Compiled:
         padded = lambda size, split: -(-size // self.used) * self.used if split else size
         self.shape = Shape(padded(shape.settings, by_settings), padded(shape.seeds, not by_settings))
         self._kind = kind
-        self._axes = (None, _AXIS) if by_settings else (_AXIS, None)  # of seeds, of settings
-        self._mesh = Mesh(np.asarray(jax.devices()[: self.used]), (_AXIS,))
+        self._axes, self._mesh = axes(by_settings), mesh(self.used)
         self.every = common.every
         self.blocks = max(1, ROOM // common.every)
         """How many evaluations a call has room for."""
         self.rounds = min(ROOM, self.blocks * common.every)
         """How many rounds a call has room for."""
-        plan = common.plan
-        kinds, arrays = Kinds.of(plan.metrics)
-        weights = np.asarray(plan.problem.client_weights(plan.clients), jnp.zeros(()).dtype)
-        self._kinds, self._all = kinds, self._put((Placed(plan.clients, weights), arrays), PartitionSpec())
-        self._program = self._compile()
-        self.messages = kind.script.messages
+        judges, arrays = Kinds.of(common.plan.metrics)
+        self._all = common.placed(self.used, lambda data: self._put((data, arrays), PartitionSpec()))
+        recipe = Recipe(
+            kind.rounds_of, kind.structure, tuple(kind.varies), judges, self.rounds, self.blocks, self.used, by_settings
+        )
+        self._program, self.messages = made(recipe, self._example())
 
     @property
     def bytes(self) -> int:
@@ -175,75 +172,6 @@ class Compiled:
     def _put(self, tree: Tree, spec: PartitionSpec) -> Tree:
         where = jax.devices()[0] if self.used == 1 else NamedSharding(self._mesh, spec)
         return jax.device_put(tree, where)
-
-    def _compile(self) -> Any:
-        kind, problem = self._kind, self._kind.common.plan.problem
-        rounds_of, script = kind.rounds_of, kind.script
-        axes = [0 if v else None for v in kind.varies]
-
-        def sweep_rounds(
-            leaves: Any,
-            seeds: Any,
-            carry: Any,
-            placed: Any,
-            judges: Any,
-            first: Any,
-            blocks: Any,
-            per: Any,
-            judged: Any,
-        ) -> Any:
-            def rounds(carry: Carry, t: Any) -> Any:
-                def of_seed(seed: Any, carry: Carry) -> Any:
-                    key = keys.root(seed)
-
-                    def of_setting(leaves: Any, carry: Carry) -> Any:
-                        method = jax.tree.unflatten(kind.structure, leaves)
-                        return rounds_of.one_round(Given(method, placed, key), carry, t, script)
-
-                    return jax.vmap(of_setting, (axes, 0))(leaves, carry)
-
-                carry, done = jax.vmap(of_seed)(seeds, carry)
-                return carry, done.traffic
-
-            def judge(carry: Carry, t: Any) -> Any:
-                def one(state: Any) -> Any:
-                    return self._kinds.values(judges, problem, placed.clients, state, Context(t)) | {FINITE: finite(state)}
-
-                return jax.vmap(jax.vmap(one))(carry.state)
-
-            room = lambda size, shapes: jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), shapes)
-            put = lambda all_, row, k: jax.tree.map(lambda a, r: a.at[k].set(r), all_, row)
-            values = jax.eval_shape(judge, carry, first)
-            traffic = room(self.rounds, jax.eval_shape(rounds, carry, first)[1])
-
-            def block(b: Any, loop: Any) -> Any:
-                def body(k: Any, loop: Any) -> Any:
-                    carry, traffic = loop
-                    carry, new = rounds(carry, first + b * per + k)
-                    return carry, put(traffic, new, b * per + k)
-
-                carry, found, traffic = loop
-                carry, traffic = jax.lax.fori_loop(0, per, body, (carry, traffic))
-                nothing = lambda: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), values)
-                new = jax.lax.cond(judged, lambda: judge(carry, first + (b + 1) * per), nothing)
-                return carry, put(found, new, b), traffic
-
-            return jax.lax.fori_loop(0, blocks, block, (carry, room(self.blocks, values), traffic))
-
-        program: Any = sweep_rounds
-        if self.used > 1:
-            runs, of_settings, everywhere = PartitionSpec(*self._axes), PartitionSpec(self._axes[1]), PartitionSpec()
-            leaves = [of_settings if v else everywhere for v in kind.varies]
-            rows = PartitionSpec(None, *self._axes)
-            program = jax.shard_map(
-                sweep_rounds,
-                mesh=self._mesh,
-                in_specs=(leaves, PartitionSpec(self._axes[0]), runs, *[everywhere] * 6),
-                out_specs=(runs, rows, rows),
-                check_vma=False,
-            )
-            program.__name__ = sweep_rounds.__name__
-        return jax.jit(program).lower(*self._example()).compile()
 
     def _example(self) -> tuple[Any, ...]:
         """Return what a call looks like: shapes, for what may not fit into memory."""
