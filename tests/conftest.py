@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 os.environ.setdefault("FEDMINIMAX_DEVICES", "2")
 os.environ.setdefault("FEDMINIMAX_CACHE", "off")  # what a test compiles is no other's business
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")  # of processes that tests start, too
 
 if sys.dont_write_bytecode:
     # Every process would parse all of JAX anew, three of its four seconds: what is parsed goes to a folder apart instead.
@@ -28,7 +29,6 @@ import pytest
 
 import fedminimax  # noqa: F401  (asks JAX for the devices before anything starts it)
 
-jax.config.update("jax_disable_most_optimizations", True)
 gc.freeze()  # what was imported stays, and need not be looked through again and again
 gc.set_threshold(100_000, 20, 20)
 

@@ -11,6 +11,7 @@ import fedminimax as fm
 from fedminimax import players
 from fedminimax.algorithms import ALGORITHMS, Algorithm, algorithm, state, static
 from fedminimax.data import ClientData
+from fedminimax.federation import client as of_clients
 from fedminimax.federation.client import Reply
 from fedminimax.players import Point
 
@@ -282,6 +283,21 @@ def test_unequal_steps_are_counted_client_by_client(x64, engine):
     costs = fm.run(problem, data, method, rounds=2, engine=engine, trace=trace).costs
     assert costs["grad_evals"].tolist() == [2 * (1 + 4), 2 * (9 + 2)]
     assert costs["local_steps"].tolist() == [1 + 4, 9 + 2]
+
+
+def test_two_turns_a_pass_are_what_users_run_and_change_nothing(x64, monkeypatch):
+    """Tests compile one turn of a client's loop, to be fast; users two, where JAX optimises."""
+    for optimised, turns in ((True, 2), (False, 1)):
+        jax.config.update("jax_disable_most_optimizations", not optimised)
+        assert of_clients.turns_a_pass() == turns
+    task = lambda: fm.problems.quadratic(3, examples=6, noise=0.3)  # another problem each time, and so another program
+    runs = []
+    for turns in (1, 2):
+        monkeypatch.setattr(of_clients, "turns_a_pass", lambda turns=turns: turns)
+        runs.append(fm.run(task().problem, task().clients, fm.LocalSGDA(0.05, 0.05, local_steps=3, batch_size=2), rounds=3))
+    np.testing.assert_allclose(runs[0].x, runs[1].x, rtol=1e-12)
+    assert runs[0].costs["grad_evals"].tolist() == runs[1].costs["grad_evals"].tolist() == [3 * 3 * 2] * 3
+    assert runs[0].costs["local_steps"].tolist() == runs[1].costs["local_steps"].tolist() == [3 * 3] * 3
 
 
 def test_counts_beyond_32_bits_stay_exact(x64):
