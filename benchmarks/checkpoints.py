@@ -1,7 +1,7 @@
 """What checkpoints every 50 rounds add to workloads B and C: ``python benchmarks/checkpoints.py``.
 
-Runs with a folder and runs without take turns. Checkpoints are taken more often than every 50 rounds, so that there are enough of
-them to measure; what one costs is then set against 50 rounds. Seconds are those of the wall, and of all cores together.
+Runs with a folder and runs without take turns. Checkpoints are taken more often than every 50 rounds, so that there are enough
+of them to measure; what one costs is then set against 50 rounds. Seconds are those of the wall, and of all cores together.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def measure(name: str, turns: int) -> None:
         of = lambda a, b: statistics.median(y - x for x, y in zip(a, b, strict=True))
         round_, more = statistics.median(plain) / rounds, of(end, often) / (rounds // every - 1)
         print(
-            f"{name} {clock:5s} a round {1e3 * round_:7.1f} ms (runs differ by {(max(plain) - min(plain)) / min(plain):.0%}), a "
-            f"checkpoint {1e3 * more:6.1f} ms: {100 * more / (EVERY * round_):.2f}% of {EVERY} rounds; a folder, once a run, "
+            f"{name} {clock:5s} a round {1e3 * round_:7.1f} ms (runs differ by {(max(plain) - min(plain)) / min(plain):.0%}), "
+            f"a checkpoint {1e3 * more:6.1f} ms: {100 * more / (EVERY * round_):.2f}% of {EVERY} rounds; a folder, once a run, "
             f"{1e3 * of(plain, end):.0f} ms",
             flush=True,
         )

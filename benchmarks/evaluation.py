@@ -3,8 +3,8 @@
     python benchmarks/evaluation.py
 
 Fair classification, ten classes, with a linear model; Value, ClientLoss and ClassAccuracy at one state. The flat evaluation is
-the simulator's; the parts are asked for by the isolated engine, as bytes, one client after another. Every case has a process of its
-own. Times are of the processor, medians of five evaluations after the first, so that other work does not count.
+the simulator's; the parts are asked for by the isolated engine, as bytes, one client after another. Every case has a process of
+its own. Times are of the processor, medians of five evaluations after the first, so that other work does not count.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """What makes a run this run and no other: a description that is the same in every process, and what differs between two.
 
-Numbers and texts stand for themselves, arrays for a checksum of their bytes, functions for their name, a hash of their code, and
-whatever their closures hold. What cannot be described is left out, and never an error: a description can miss a difference,
+Numbers and texts stand for themselves, arrays for a checksum of their bytes, functions for their name, a hash of their code,
+and whatever their closures hold. What cannot be described is left out, and never an error: a description can miss a difference,
 but does not invent one.
 """
 
@@ -104,7 +104,7 @@ def _described(value: Any, above: tuple[int, ...]) -> Any:
         if array.ndim == 0:
             return array.item() if array.dtype.kind in "biuf" else repr(array.item())
         # Not against forgers, but against mistakes, and data may be large: a checksum is five times as fast as a hash.
-        return f"{array.dtype.name}{list(array.shape)} {zlib.crc32(np.ascontiguousarray(array)):08x}"
+        return f"{array.dtype.name}{list(array.shape)} {zlib.crc32(np.ascontiguousarray(array).data):08x}"
     if isinstance(value, bytes):
         return f"bytes {_hash(value)}"
     if isinstance(value, Mapping):
