@@ -99,6 +99,16 @@ def test_the_guides_run_with_a_folder_runs(tmp_path, monkeypatch):
     assert len(list((tmp_path / "runs" / "first" / "checkpoints").iterdir())) == 3
 
 
+def test_the_guides_search_runs(tmp_path, monkeypatch, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), flags=re.S)
+    (block,) = [block for block in blocks if "fm.sweep(" in block]
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block.replace("rounds=90", "rounds=20"), names)
+    assert "Sweep(FessGDA: 18 settings of beta, lr_x, p, local_steps, 3 seeds" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "search" / "sweep.npz").is_file()
+
+
 def test_the_guides_metric_with_parts_runs_where_the_server_has_no_data():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), flags=re.S)
     (block,) = [block for block in blocks if "@metric_class" in block]

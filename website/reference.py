@@ -39,6 +39,7 @@ _ROOMS = {
     "penalties": "penalties",
     "compare": "sweeps",
     "sweep": "sweeps",
+    "sweeps": "sweeps",
 }
 _TITLES = {
     "runs": ("Runs and results", "Carrying a method out, and what comes back."),
