@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fedminimax as fm
@@ -62,6 +64,16 @@ def test_the_reports_pages_python_runs(tmp_path, monkeypatch):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "is best on value (lower is better)" in page
     assert (tmp_path / "table.tex").is_file()
+
+
+def test_the_solver_that_the_methods_page_shows_is_one():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "methods.md").read_text(), flags=re.S)
+    names = {"fm": fm, "jax": jax, "jnp": jnp}
+    exec("\n".join(blocks), names)
+    fading = names["Fading"]((0.5, 0.9))
+    direction, _ = fading.direction(None, fm.Point(jnp.ones(2), jnp.ones(1)), None, None, 2, 0)
+    np.testing.assert_allclose(direction.x, 0.25)
+    np.testing.assert_allclose(fading.norm(3, 0.1, 0), 1 + 0.5 + 0.25, rtol=1e-6)
 
 
 def test_the_method_that_contributing_shows_runs_as_it_stands():

@@ -98,6 +98,14 @@ def test_a_page_that_leads_nowhere_is_refused():
         build.relinked("[s](../src/fedminimax/run.py)", "docs/guide.md", "guide.md")
 
 
+def test_names_of_classes_lead_to_the_reference_and_code_stays():
+    text = "# `SAGDA`\n\n`SAGDA`, `fm.SAGDA` and [`SAGDA`](methods.md), `Nothing`\n\n```python\n`SAGDA`\n```\n"
+    there = {"SAGDA": "place.SAGDA"}
+    linked = build.referring(text, there).splitlines()
+    assert linked[2] == "[`SAGDA`][place.SAGDA], [`fm.SAGDA`][place.SAGDA] and [`SAGDA`](methods.md), `Nothing`"
+    assert [linked[0], *linked[3:]] == ["# `SAGDA`", "", "```python", "`SAGDA`", "```"]
+
+
 def test_the_nav_names_every_page_of_the_docs():
     nav = (ROOT / "website" / "zensical.toml").read_text()
     assert tomllib.loads(build.configuration())["project"]["nav"]

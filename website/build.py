@@ -64,6 +64,20 @@ def relinked(text: str, source: str, page: str) -> str:
     return _LINK.sub(replace, text)
 
 
+def referring(text: str, links: dict[str, str]) -> str:
+    """Return Markdown in which `Name` of a public class leads to its place in the reference, but for code and headings."""
+
+    def line(written: str) -> str:
+        if written.startswith(("#", "    ")):
+            return written
+        return re.sub(
+            r"(?<![\[\w`])`(?:fm\.)?([A-Z]\w+)`(?!\])", lambda m: f"[{m[0]}][{links[m[1]]}]" if m[1] in links else m[0], written
+        )
+
+    parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)
+    return "".join(part if i % 2 else "\n".join(line(each) for each in part.split("\n")) for i, part in enumerate(parts))
+
+
 def examples() -> str:
     """Return the page of the examples: what each does, and its code."""
     lines = [
@@ -97,25 +111,19 @@ def assemble(folder: Path) -> None:
     pages = folder / "pages"
     shutil.copytree(ROOT / "docs", pages)
     shutil.copy(HERE / "style.css", pages)
+    links = reference.identifiers()
     for path in sorted(pages.rglob("*.md")):
         page = path.relative_to(pages).as_posix()
-        path.write_text(relinked(path.read_text(), f"docs/{page}", page))
+        path.write_text(referring(relinked(path.read_text(), f"docs/{page}", page), links))
     for source, page in list(ELSEWHERE.items())[:3]:
         (pages / page).write_text(relinked((ROOT / source).read_text(), source, page))
     (pages / "examples.md").write_text(examples())
     (pages / "reference" / "methods").mkdir(parents=True)
-    links = reference.identifiers()
     convert = functools.partial(markdown, links=links)
     (pages / "reference" / "index.md").write_text(reference.contents(convert))
     for each in reference.pages():
         (pages / each.path).write_text(reference.written(each, convert))
     (folder / "zensical.toml").write_text(configuration())
-
-
-def _absent(line: str) -> bool:
-    """Whether a line of the configuration is the entry of a page that is yet to be written."""
-    found = re.search(r'"(experiments|reports)\.md"', line)
-    return found is not None and not (ROOT / "docs" / f"{found[1]}.md").exists()
 
 
 def configuration() -> str:
@@ -126,8 +134,7 @@ def configuration() -> str:
     methods = [entry(page) for page in reference.pages() if "/methods/" in page.path]
     others = [entry(page) for page in reference.pages() if "/methods/" not in page.path]
     nav = ", ".join(['{ "All names" = "reference/index.md" }', f'{{ "Methods" = [{", ".join(methods)}] }}', *others])
-    text = "\n".join(line for line in (HERE / "zensical.toml").read_text().splitlines() if not _absent(line))
-    text = text.replace('{ "API reference" = [] }', f'{{ "API reference" = [{nav}] }}')
+    text = (HERE / "zensical.toml").read_text().replace('{ "API reference" = [] }', f'{{ "API reference" = [{nav}] }}')
     return text.replace("SOURCE", str(ROOT / "src")).replace("WEBSITE", str(HERE))
 
 

@@ -155,17 +155,24 @@ def written(page: Page, convert: Callable[[str], str]) -> str:
 
 
 def contents(convert: Callable[[str], str]) -> str:
-    """Return the reference's first page: every name with its first paragraph."""
-    lines = ["# API reference", "", "Every public name, as `fm.name` after `import fedminimax as fm`.", ""]
+    """Return the reference's first page: every name with its first paragraph; the methods in one table."""
+    lines = [
+        "# API reference",
+        "",
+        "Every public name, as `fm.name` after `import fedminimax as fm`. Each leads to its arguments and formulas.",
+        "",
+    ]
+    heading = ""
     for page in pages():
-        link = page.path.removeprefix("reference/")
-        lines += [f"## {page.title}", "", f"[{page.title}]({link}), with all arguments and formulas:", "", "| | |", "|---|---|"]
+        title = "Methods" if "/methods/" in page.path else page.title
+        if title != heading:
+            lines += ["", f"## {title}", "", "| name | what it is |", "|---|---|"]
+            heading = title
         prefix = page.prefix.removeprefix("fedminimax").removeprefix(".")
         for name, thing in page.objects.items():
             written_as = f"{prefix}.{name}" if prefix else name
             summary = _in_a_cell(convert((inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")))
             lines.append(f"| [`{written_as}`][{identifier(thing)}] | {summary} |")
-        lines.append("")
     return "\n".join(lines)
 
 
