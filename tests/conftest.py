@@ -67,3 +67,14 @@ def x64():
     """Run a test in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _methods_of_a_test():
+    """Forget the methods that a test has defined: the list of methods is everybody's."""
+    from fedminimax.algorithms import ALGORITHMS
+
+    before = set(ALGORITHMS)
+    yield
+    for name in set(ALGORITHMS) - before:
+        del ALGORITHMS[name]
