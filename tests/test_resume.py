@@ -212,7 +212,8 @@ def test_a_folder_of_another_run_is_refused_with_what_differs(task, tmp_path):
 
     other = fm.problems.quadratic(6, examples=8, noise=0.3, seed=5)
     said = refused(algorithm=METHOD.replace(lr_x=0.2, local_steps=4))
-    assert all(part in said for part in ("lr_x is 0.03 in the folder and 0.2 here", "local_steps is 3 in the folder and 4 here"))
+    assert "lr_x is 0.03 in the folder and 0.2 here" in said
+    assert "local_steps is 3 in the folder and 4 here" in said
     assert "the method is CODASCA in the folder and FessGDA here" in refused(algorithm=fm.FessGDA(0.1, 0.1))
     assert "other contents, though both are 6 clients of 8 examples" in refused(clients=other.clients)
     more = fm.problems.quadratic(7, examples=8)
