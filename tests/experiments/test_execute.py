@@ -16,6 +16,7 @@ from fedminimax.experiments import execute
 from fedminimax.experiments.execute import resume
 from fedminimax.experiments.outcome import outcome_of
 from fedminimax.folders import Record
+from fedminimax.runfolder import locked
 
 SPEC = """\
 # The comment stays.
@@ -254,6 +255,7 @@ def test_interrupted_it_goes_on_run_by_run(tmp_path, monkeypatch, capsys):
     assert Record.read(one).rounds < 4
     assert call("resume", one, cwd=tmp_path) == 0  # that run, and no other
     assert [(r.label, r.seed, r.rounds) for r in outcome_of(tmp_path / "here").records] == [("fine", 0, 4)]
+    assert outcome_of(tmp_path / "here").status == "interrupted"  # since the other has not been run
     assert call("resume", "here", cwd=tmp_path) == 0
     same(tmp_path / "whole", tmp_path / "here")
 
@@ -310,6 +312,8 @@ def test_objects_run_as_their_file_does(tmp_path):
     assert given.run(tmp_path / "given").status == "finished"  # and again, which runs nothing
     with pytest.raises(fm.InputError, match="was begun in Python"):
         resume(tmp_path / "given")
+    with locked(tmp_path / "given"), pytest.raises(fm.InputError, match="is being written by process"):
+        given.run(tmp_path / "given")
     assert set(one.table().loc["fine"].index) >= {"runs", "Distance/total", "Distance/total (sd)"}
     assert len(one.frame()) == 2 * 3
 

@@ -82,6 +82,7 @@ MORE = [
         "18: methods.FessGDA.lr_x has 'piecewize', which names nothing: did you mean 'piecewise'?",
     ),
     ("lr_x = 0.1", "lr_x = {piecewise = [1, 2], til = [3]}", "18: methods.FessGDA.lr_x has no 'til': did you mean 'until'?"),
+    ("lr_x = 0.1", "lr_x = 2026-01-01", "18: methods.FessGDA.lr_x is datetime.date(2026, 1, 1): give a number"),
     ("lr_x = 0.1", "lr_x = []", "18: methods.FessGDA.lr_x is an empty list: give the values to try."),
     ("lr_x = 0.1", "lr_x = 0.1\nlocal_steps = 'ten'", "19: methods.FessGDA.local_steps is 'ten': give a whole number."),
     (

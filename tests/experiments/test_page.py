@@ -67,7 +67,7 @@ def test_its_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
             monkeypatch.setattr(execute, "_report", lambda home: None)  # once is enough
         elif "--dry-run" in line:
             assert ("10 runs" if "--seeds 5" in line else "4 runs") in said
-    assert [Record.read(folder).rounds for folder in runs_in("runs/spec")] == [40] * 4
+    assert [Record.read(folder).rounds for folder in runs_in("runs/spec")] == [20] * 4
     assert not Path("runs/five").exists()
 
 

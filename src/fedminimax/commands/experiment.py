@@ -11,10 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedminimax.errors import InputError
-from fedminimax.experiments.execute import resume
+from fedminimax.experiments.execute import ENDED, resume
 from fedminimax.experiments.experiment import Experiment
 from fedminimax.experiments.outcome import Outcome
 from fedminimax.experiments.outline import Outline
+from fedminimax.folders import RUN, Record
 
 
 def run_file(spec: Path, changes: Sequence[str], out: Path | None, dry_run: bool, console: Console | None = None) -> bool:
@@ -36,8 +37,9 @@ def run_file(spec: Path, changes: Sequence[str], out: Path | None, dry_run: bool
 
 
 def resume_folder(folder: Path, rounds: int | None, console: Console | None = None) -> bool:
-    """Go on with the experiment of a folder; return whether every run of it came to its end."""
-    return show_outcome(resume(folder, rounds), console or Console())
+    """Go on with the experiment of a folder, or with one run; return whether every run, or that one, came to its end."""
+    all_over = show_outcome(resume(folder, rounds), console or Console())
+    return Record.read(folder).status in ENDED if (folder / RUN).is_file() else all_over
 
 
 def write_spec(path: Path, data: str, console: Console | None = None) -> None:
@@ -96,7 +98,7 @@ def show_outcome(outcome: Outcome, console: Console) -> bool:
     for what, why in outcome.failed.items():
         console.print(f"[bold red]failed:[/bold red] {escape(what)}: {escape(why)}", highlight=False, soft_wrap=True)
     if outcome.status != "finished":
-        console.print(f"Interrupted. To go on:  fedminimax resume {outcome.folder}", highlight=False, soft_wrap=True)
+        console.print(f"Not all runs are over. To go on:  fedminimax resume {outcome.folder}", highlight=False, soft_wrap=True)
     where = f"Report: {outcome.report}" if outcome.report else f"Runs: {outcome.folder}"
     console.print(where, highlight=False, soft_wrap=True)
     return outcome.status == "finished" and not outcome.failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ from fedminimax.sweep import Sweep, sweep
 if TYPE_CHECKING:
     from fedminimax.experiments.experiment import Experiment
 
+ENDED = (FINISHED, STOPPED, DIVERGED)
+"""How a run stands that is over."""
+
 
 def execute(
     experiment: Experiment,
@@ -36,7 +40,7 @@ def execute(
     progress: bool | None = None,
     report: bool = True,
     only: tuple[str, int] | None = None,
-    rounds: int | None = None,
+    longer: bool = False,
 ) -> Outcome:
     """Carry an experiment out, or go on with it, and return what came of it.
 
@@ -46,12 +50,13 @@ def execute(
         progress: show a progress bar; None: on a terminal only.
         report: write the report at the end.
         only: the label and the seed of the one run to carry out; None: all.
-        rounds: the rounds that the folder's experiment had, where this one is the same with more.
+        longer: whether it is the experiment that the folder has, with more rounds.
     """
     ready, home = experiment.ready, Home(out)
     seeds = ready.plan.spec.chosen_seeds
-    home.begin(experiment, list(ready.methods), seeds, rounds)
+    home.admit(experiment, longer)
     with locked(out), Bar(_work(ready, only), progress) as bar:
+        home.begin(experiment, list(ready.methods), seeds)
         status = FINISHED
         try:
             for label, method in ready.methods.items():
@@ -60,11 +65,24 @@ def execute(
                     _Runs(ready, home, bar, label, method).go(wanted)
         except KeyboardInterrupt:
             status = INTERRUPTED
+        if status == FINISHED and list(unfinished(home)):  # others than the one that was asked for
+            status = INTERRUPTED
         home.write(status=status)
         home.log(f"The experiment is {status}" + (f", {len(home.known['failed'])} runs failed" if home.known["failed"] else ""))
     if report and any(folders.runs_in(out)):
         _report(home)
     return outcome_of(out)
+
+
+def unfinished(home: Home) -> Iterator[Path]:
+    """Find the runs of an experiment that have neither come to their end nor failed."""
+    failed = home.known["failed"]
+    for wanted in home.known["wanted"]:
+        label, seed = wanted["label"], wanted["seed"]
+        path = home.run(label, seed)
+        over = (path / folders.RUN).is_file() and Record.read(path).status in ENDED
+        if not over and f"{label}/seed-{seed}" not in failed and f"{label}/sweep" not in failed:
+            yield path
 
 
 def resume(folder: Path, rounds: int | None = None, *, progress: bool | None = None, report: bool = True) -> Outcome:
@@ -93,7 +111,7 @@ def resume(folder: Path, rounds: int | None = None, *, progress: bool | None = N
         )
     # Evaluated as before, or the curves of the new rounds would not go on those of the old.
     longer = home.experiment([f"rounds={rounds}", f"eval_every={experiment.ready.eval_every}"])
-    return execute(longer, home.path, progress=progress, report=report, rounds=before)
+    return execute(longer, home.path, progress=progress, report=report, longer=True)
 
 
 def _work(ready: Ready, only: tuple[str, int] | None) -> dict[str, int]:
@@ -135,7 +153,7 @@ class _Runs:
     def _one(self, seed: int) -> None:
         path, spec = self.home.run(self.label, seed), self.spec
         record = Record.read(path) if (path / folders.RUN).is_file() else None
-        if record is not None and record.status in (FINISHED, STOPPED, DIVERGED) and record.rounds >= spec.rounds:
+        if record is not None and record.status in ENDED and record.rounds >= spec.rounds:
             self.bar.done(self.label, spec.rounds)
             return
         given = _inputs(self.ready, path, self.label, seed)

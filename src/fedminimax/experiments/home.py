@@ -15,6 +15,7 @@ from fedminimax._version import __version__
 from fedminimax.errors import InputError
 from fedminimax.experiments.kinds import find_file
 from fedminimax.experiments.mistakes import dotted
+from fedminimax.runfolder import LOCK
 
 if TYPE_CHECKING:
     from fedminimax.experiments.experiment import Experiment
@@ -41,24 +42,32 @@ class Home:
         """Return the folder of a method's settings."""
         return self.path / SWEEPS / label
 
-    def begin(self, experiment: Experiment, labels: list[str], seeds: list[int], rounds: int | None = None) -> None:
-        """Write down what is to be run; where the folder has an experiment already, it must be this one.
+    def admit(self, experiment: Experiment, longer: bool = False) -> None:
+        """Raise an :class:`InputError` unless the folder is new, or has this experiment.
+
+        Args:
+            experiment: what is to be run.
+            longer: whether it is the folder's experiment with more rounds.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file: give a folder.")
+        if (self.path / EXPERIMENT).exists():
+            if not longer:
+                self.check(experiment)
+        elif self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
+            raise InputError(f"{self.path} has other files in it: give a new folder with --out (out= in Python).")
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, experiment: Experiment, labels: list[str], seeds: list[int]) -> None:
+        """Write down what is to be run.
 
         Args:
             experiment: what is run.
             labels: of its methods.
             seeds: of its runs.
-            rounds: how many rounds the folder's experiment has, where this one is the same with more; None: as many.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: give a folder.")
         if (self.path / EXPERIMENT).exists():
-            if rounds is None:
-                self.check(experiment)
             self.known = folders.read_json(self.path / EXPERIMENT)
-        elif self.path.is_dir() and any(self.path.iterdir()):
-            raise InputError(f"{self.path} has other files in it: give a new folder with --out (out= in Python).")
-        self.path.mkdir(parents=True, exist_ok=True)
         text = experiment.text
         for name in own_files(text or ""):
             found = find_file(name, experiment.folders)

@@ -8,6 +8,7 @@ wherever a file would describe them.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import re
 import typing
@@ -254,7 +255,7 @@ class Reader:
                 self.mistakes.add(path, f"{dotted(path)}: {error}")
                 return WRONG
         simple = isinstance(value, (bool, int, float, str, list, tuple)) or value is None
-        if not simple:  # an object of Python's
+        if not simple and not isinstance(value, (datetime.date, datetime.time)):  # an object of Python's
             return value
         if taken.anything and not real:
             return tuple(value) if isinstance(value, list) else value
