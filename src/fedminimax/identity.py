@@ -104,7 +104,8 @@ def _described(value: Any, above: tuple[int, ...]) -> Any:
         if array.ndim == 0:
             return array.item() if array.dtype.kind in "biuf" else repr(array.item())
         # Not against forgers, but against mistakes, and data may be large: a checksum is five times as fast as a hash.
-        return f"{array.dtype.name}{list(array.shape)} {zlib.crc32(np.ascontiguousarray(array).data):08x}"
+        check = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return f"{array.dtype.name}{list(array.shape)} {check:08x}"
     if isinstance(value, bytes):
         return f"bytes {_hash(value)}"
     if isinstance(value, Mapping):
