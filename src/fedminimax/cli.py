@@ -74,6 +74,9 @@ def resume_command(
     rounds: Annotated[int | None, typer.Option(help="How many rounds the runs are to have in all.")] = None,
 ) -> None:
     """Go on with an experiment that was interrupted, or give it more rounds."""
+    from fedminimax.devices import offer_recorded
+
+    offer_recorded(folder)  # before JAX is imported
     from fedminimax.cache import keep_programs
     from fedminimax.commands.experiment import resume_folder
 

@@ -12,7 +12,9 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 from fedminimax.errors import InputError
@@ -82,14 +84,13 @@ def _cores() -> int:
 
 
 def offer_recorded(folder: str | os.PathLike[str]) -> None:
-    """Ask for as many devices as a run in a folder was carried out on, where that is more than the cores; before JAX starts."""
-    try:
-        with open(os.path.join(folder, "run.json")) as file:
-            wanted = json.load(file)["notes"]["layout"]["devices"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return  # nothing is known of it, and whoever reads the folder says why
-    if isinstance(wanted, int) and wanted > _cores():
-        os.environ.setdefault(VARIABLE, str(wanted))
+    """Ask for as many devices as runs in a folder were carried out on, where that is more than the cores; before JAX starts."""
+    wanted = [_cores()]
+    for found in Path(folder).rglob("run.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # whoever reads the folder says what is wrong with it
+            wanted.append(int(json.loads(found.read_bytes())["notes"]["layout"]["devices"]))
+    if max(wanted) > wanted[0]:
+        os.environ.setdefault(VARIABLE, str(max(wanted)))
 
 
 def usable(asked: int | None, worthwhile: bool) -> int:
