@@ -13,8 +13,9 @@ import requests
 from sklearn.preprocessing import StandardScaler
 
 from fedminimax.data import published, tabular
+from fedminimax.data.encoding import Encoding, Moments, Report, client_report, combine, encode
 from fedminimax.data.published import load_table
-from fedminimax.data.tabular import Encoding, Moments, Report, Table, federate, read_table
+from fedminimax.data.tabular import Table, federate, read_table
 from fedminimax.errors import InputError
 
 REAL = Path(os.environ.get("FEDMINIMAX_DATA") or "nowhere")
@@ -261,11 +262,11 @@ def test_reports_give_what_the_pooled_rows_would(people):
     numeric = ["height", "year", "wage"]
     seen = federate(people, dtype="float64", test_share=0.3, seed=5)
     parts = [part for _, part in people.frame.groupby("town")]
-    encoding = tabular.combine([tabular.client_report(part, numeric, ["job"]) for part in parts])
+    encoding = combine([client_report(part, numeric, ["job"]) for part in parts])
     scaler = StandardScaler().fit(people.frame[numeric])
     for i, column in enumerate(numeric):
         assert encoding.scales[column] == pytest.approx((scaler.mean_[i], scaler.scale_[i]), rel=1e-7)
-    inputs = np.concatenate([tabular.encode(part, encoding) for part in parts])[:, :3]
+    inputs = np.concatenate([encode(part, encoding) for part in parts])[:, :3]
     pooled = np.nan_to_num(scaler.transform(pd.concat(parts)[numeric]))
     assert np.abs(inputs - pooled).max() < 1e-6
     # And in the federation, over its training rows alone: mean 0 and deviation 1 where nothing is missing.
@@ -277,7 +278,6 @@ def test_reports_give_what_the_pooled_rows_would(people):
 
 def test_only_reports_reach_the_server(people, monkeypatch):
     received = []
-    combine = tabular.combine
     monkeypatch.setattr(tabular, "combine", lambda reports: received.append(reports) or combine(reports))
     federation = federate(people)
     assert [len(reports) for reports in received] == [6, 6]  # of the features, and of the labels
@@ -296,7 +296,7 @@ def test_combine_by_hand():
         Report(1, {"x": Moments(1, 4.0, 0.0), "z": Moments(1, 5.0, 0.0)}, {"c": frozenset({"9"}), "d": frozenset("u")}),
     ]
     # x is 0, 2 and 4, and missing three times; z and d do not vary; numbers come in order of size.
-    assert tabular.combine(reports) == Encoding({"x": (2.0, np.sqrt(8 / 3))}, ["x"], {"c": ["9", "10", "a"]})
+    assert combine(reports) == Encoding({"x": (2.0, np.sqrt(8 / 3))}, ["x"], {"c": ["9", "10", "a"]})
 
 
 def test_missing_values_unseen_categories_and_constants():

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from fedminimax.data.clients import ClientData
+from fedminimax.data.columns import Column
+
+if TYPE_CHECKING:
+    from fedminimax.data.encoder import Encoder
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 
@@ -25,6 +32,12 @@ class Federation:
         missing: how many values of a column were missing in the clients' rows, for each column that lacks any.
         dropped: the clients left out and how many rows each had, not counting an official test part's; and how many rows,
             in both parts, had no client, "(missing client)", or no label, "(missing label)".
+        encoder: how rows of the table become inputs; None for a data set that is no table.
+        positive: the number of the class that recall, precision and rates by group are about; None where there are more than
+            two classes, or a quantity.
+        columns: what each column of the table was taken for.
+        notes: what was read otherwise than it is written, in sentences.
+        groups: the values of a sensitive column, one for each of the test rows, in their order; None without one.
     """
 
     train: ClientData
@@ -36,3 +49,8 @@ class Federation:
     target_scale: tuple[float, float] | None
     missing: dict[str, int]
     dropped: dict[str, int]
+    encoder: Encoder | None = None
+    positive: int | None = None
+    columns: list[Column] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    groups: npt.NDArray[Any] | None = None

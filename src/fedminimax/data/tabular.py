@@ -1,21 +1,19 @@
 """Tables whose rows belong to someone: each value of one column, such as a state or a race, is a client.
 
 :func:`read_table` reads a user's own; :mod:`fedminimax.data.published` those that the fairness literature uses.
-:func:`federate` makes clients' data of either. It prepares the columns as a real federation would: a client
-sends a :func:`client_report`, with sums and lists of categories and no row, and the server sends back what it could
-:func:`combine` from the reports, by which each client encodes its own rows.
+:func:`federate` makes clients' data of either. It prepares the columns as a real federation would, by what clients report of
+theirs (:mod:`fedminimax.data.encoding`).
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +23,10 @@ from pandas.api import types
 from fedminimax.checks import integer, real
 from fedminimax.data.clients import ClientData
 from fedminimax.data.datasets import reason_of
+from fedminimax.data.encoder import Encoder
+from fedminimax.data.encoding import Encoding, as_numbers, as_texts, by_size, client_report, combine, encode, places_among
 from fedminimax.data.federation import CLASSIFICATION, REGRESSION, Federation
 from fedminimax.errors import InputError
-
-MISSING = "missing"
-"""The category of a missing value."""
 
 _MOST_CATEGORIES = 100  # a column with more is a name or an identifier, or wants grouping
 _MOST_CLASSES = 20  # a numeric label with more distinct values is taken for a quantity
@@ -154,7 +151,7 @@ def federate(
     dropped: dict[str, int] = {}
     own = _by_client(table.frame, table, dropped)
     official = {} if table.test is None else _by_client(table.test, table, dropped)
-    sizes = {name: len(own.get(name, ())) for name in sorted({*own, *official}, key=_order)}
+    sizes = {name: len(own.get(name, ())) for name in sorted({*own, *official}, key=by_size)}
     dropped |= {name: size for name, size in sizes.items() if size < least}
     names = [name for name, size in sizes.items() if size >= least]
     if len(names) < 2:
@@ -181,62 +178,20 @@ def federate(
         inputs = [encode(part, encoding, kind) for part in parts]
         return ClientData.from_list([{"inputs": x, "labels": y} for x, y in zip(inputs, labels, strict=True)])
 
+    classes, scale = target.categories.get(table.label), target.scales.get(table.label)
     missing = {c: sum(int(part[c].isna().sum()) for part in (*train, *test)) for c in (*numeric, *categorical)}
     return Federation(
         train=data(train),
         test=data(test),
         names=names,
         features=encoding.features,
-        classes=target.categories.get(table.label),
+        classes=classes,
         task=table.task,
-        target_scale=target.scales.get(table.label),
+        target_scale=scale,
         missing={column: count for column, count in missing.items() if count},
         dropped=dropped,
+        encoder=Encoder(encoding, table.label, table.client, table.task, classes, scale),
     )
-
-
-class Moments(NamedTuple):
-    """How many values there are, their mean, and the sum of their squared deviations from it."""
-
-    n: int
-    mean: float
-    squares: float
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that a client tells the server of its rows.
-
-    Attributes:
-        rows: how many there are.
-        moments: of each numeric column, over the values that are not missing.
-        categories: of each categorical column, those that occur.
-    """
-
-    rows: int
-    moments: dict[str, Moments]
-    categories: dict[str, frozenset[str]]
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """All that the server tells the clients: how to make inputs of rows.
-
-    Attributes:
-        scales: mean and standard deviation of each numeric column that varies.
-        gaps: the numeric columns that some training rows lack.
-        categories: those of each categorical column that has two or more, in order.
-    """
-
-    scales: dict[str, tuple[float, float]]
-    gaps: list[str]
-    categories: dict[str, list[str]]
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the inputs, in order."""
-        flags = [f"{column} is missing" for column in self.gaps]
-        return [*self.scales, *flags, *(f"{column}={value}" for column, values in self.categories.items() for value in values)]
 
 
 def _check_features(encoding: Encoding, name: str) -> None:
@@ -250,61 +205,13 @@ def _check_features(encoding: Encoding, name: str) -> None:
         raise InputError(f"{name} has no column left to learn from: none varies beside the label and the client.")
 
 
-def client_report(frame: pd.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> Report:
-    """Return what a client sends, given its training rows: sums and categories, no row."""
-    moments = {}
-    for column in numeric:
-        values = _numbers(frame[column])
-        values = values[~np.isnan(values)]
-        if np.isinf(values).any():
-            raise InputError(f"The column {column!r} has an infinite number: clean that row, or leave the column out.")
-        # Deviations from the client's own mean: a sum of plain squares would lose a small spread about a large mean.
-        mean = float(values.mean()) if values.size else 0.0
-        moments[column] = Moments(values.size, mean, float(np.square(values - mean).sum()))
-    return Report(len(frame), moments, {column: frozenset(_texts(frame[column])) for column in categorical})
-
-
-def combine(reports: Sequence[Report]) -> Encoding:
-    """Return what the server makes of the clients' reports: the pooled means, deviations and categories.
-
-    With n_i, mean_i and S_i from client i: mean = sum n_i mean_i / n, and S = sum S_i + n_i (mean_i - mean)^2, the spread
-    within clients and between them. It is what the pooled rows have.
-    """
-    rows = sum(report.rows for report in reports)
-    scales, gaps = {}, []
-    for column in reports[0].moments:
-        moments = [report.moments[column] for report in reports]
-        n = sum(m.n for m in moments)
-        mean = math.fsum(m.n * m.mean for m in moments) / max(n, 1)
-        deviation = math.sqrt(math.fsum(m.squares + m.n * (m.mean - mean) ** 2 for m in moments) / max(n, 1))
-        # A constant such as 0.1 leaves a deviation of rounding errors, which is not to be blown up to 1.
-        if deviation > n * np.finfo(np.float64).eps * abs(mean):
-            scales[column] = (mean, deviation)
-        if 0 < n < rows:
-            gaps.append(column)
-    union = {c: sorted(frozenset[str]().union(*(r.categories[c] for r in reports)), key=_order) for c in reports[0].categories}
-    return Encoding(scales, gaps, {column: values for column, values in union.items() if len(values) > 1})
-
-
-def encode(frame: pd.DataFrame, encoding: Encoding, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
-    """Return a client's rows as inputs, [n, d]; a category that no training row has is all zeros."""
-    blocks: list[npt.NDArray[Any]] = []
-    for column, (mean, deviation) in encoding.scales.items():
-        scaled = (_numbers(frame[column]) - mean) / deviation
-        blocks.append(np.where(np.isnan(scaled), 0.0, scaled)[:, None])
-    blocks += [frame[column].isna().to_numpy()[:, None] for column in encoding.gaps]
-    for column, values in encoding.categories.items():
-        blocks.append(_places(frame[column], values)[:, None] == np.arange(len(values)))
-    return np.hstack(blocks, dtype=dtype)
-
-
 def _labels(values: pd.Series[Any], name: str, target: Encoding, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return a client's labels, standardised or as class numbers."""
     column = str(values.name)
     if column in target.scales:
         mean, deviation = target.scales[column]
-        return ((_numbers(values) - mean) / deviation).astype(kind)
-    numbers = _places(values, target.categories[column])
+        return ((as_numbers(values) - mean) / deviation).astype(kind)
+    numbers = places_among(values, target.categories[column])
     if numbers.min() < 0:
         raise InputError(
             f"The class {values.iloc[numbers.argmin()]} is in test rows of client {name} and in nobody's training rows: leave "
@@ -339,7 +246,7 @@ def _by_client(frame: pd.DataFrame, table: Table, dropped: dict[str, int]) -> di
         if lacking.any():
             dropped[key] = dropped.get(key, 0) + int(lacking.sum())
             frame = frame[~lacking]
-    return {str(name): rows for name, rows in frame.groupby(_texts(frame[table.client]))}
+    return {str(name): rows for name, rows in frame.groupby(as_texts(frame[table.client]))}
 
 
 def _kinds(table: Table, ignore: Collection[str]) -> tuple[list[str], list[str]]:
@@ -391,29 +298,3 @@ def _float_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
     if kind.kind != "f":
         raise InputError(f"dtype is {dtype!r}: give a type of floats, such as 'float32'.")
     return kind
-
-
-def _numbers(values: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    return values.to_numpy(np.float64, na_value=np.nan)
-
-
-def _texts(values: pd.Series[Any]) -> npt.NDArray[Any]:
-    """Return values as text. Whole numbers are written without point: pandas makes them floats where one is missing."""
-    try:
-        codes, distinct = pd.factorize(values)
-    except TypeError as error:
-        raise InputError(f"The column {values.name!r} has lists or the like in it: make it text, or leave it out.") from error
-    whole = lambda value: isinstance(value, float | np.floating) and float(value).is_integer()
-    texts = [str(int(value)) if whole(value) else str(value) for value in distinct]
-    return np.array([*texts, MISSING], object)[codes]  # the code of a missing value is -1
-
-
-def _places(values: pd.Series[Any], known: list[str]) -> npt.NDArray[np.int32]:
-    """Return the place of each value among the known texts, or -1."""
-    return pd.Index(known, dtype=object).get_indexer(pd.Index(_texts(values), dtype=object)).astype(np.int32)
-
-
-def _order(text: str) -> tuple[float, str]:
-    """Sort numbers by size, before words."""
-    number = real(text)
-    return (math.inf if math.isnan(number) else number, text)
