@@ -47,6 +47,7 @@ class Scored:
         intervals: of every site's number of the first measure, mean over runs: low and high, [2, N].
         picking: by how much the worst 20% of the first measure look worse than they are, as picking again in the draws shows.
         thresholds: of each run, the probability from which on a row is called positive; empty: the likeliest class is.
+        training: of each run, the first measure of the worst 20% of sites on their training rows.
     """
 
     sites: dict[str, Floats]
@@ -55,6 +56,7 @@ class Scored:
     intervals: Floats
     picking: float
     thresholds: list[float] = field(default_factory=list)
+    training: list[float] = field(default_factory=list)
 
     def number(self, measure: str, part: str) -> Number:
         """Return a summary with its interval, and its spread over seeds."""
@@ -150,7 +152,7 @@ class _Table:
         self.draws.append({m.name: self._summaries(m.name, found).mean(axis=0) for m in self.measures})
         each = np.array([one.sites[self.first.name] for one in found])
         self.each.append(each.mean(axis=0).astype(np.float32))
-        self.again.append(np.mean([_worst_fifth(values, self.first) for values in each], axis=0))
+        self.again.append(np.mean([worst_fifth(values, self.first) for values in each], axis=0))
 
     def scored(self) -> Scored:
         """Return the numbers."""
@@ -175,7 +177,7 @@ class _Table:
         return np.array([np.column_stack([pick[name](one.sites[name]), one.all[name]]) for one, pick in both])
 
 
-def _worst_fifth(values: Floats, measure: Measure) -> Floats:
+def worst_fifth(values: Floats, measure: Measure) -> Floats:
     """Return the mean of the worst fifth, picked anew in each row of numbers, [D]."""
     there = values[:, np.isfinite(values).all(axis=0)]
     if not there.shape[1]:

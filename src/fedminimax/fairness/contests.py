@@ -15,7 +15,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.data.federation import CLASSIFICATION, Federation
 from fedminimax.errors import InputError
 from fedminimax.fairness import baselines as base
-from fedminimax.fairness.bootstrap import DRAWS, Scored, appraise
+from fedminimax.fairness.bootstrap import DRAWS, Scored, appraise, worst_fifth
 from fedminimax.fairness.comparison import Comparison
 from fedminimax.fairness.groups import group_rates
 from fedminimax.fairness.measures import Choice, first_measure, measures_of, positive_class
@@ -263,10 +263,13 @@ class Judging:
         self, results: Mapping[str, Sequence[Result]], baselines: Sequence[str]
     ) -> tuple[dict[str, Scored], dict[str, list[Judge]]]:
         """Return how good the methods and baselines are, and the judges of their runs."""
-        rows, thresholds = self.rows, dict[str, list[float]]()
+        rows, thresholds, training = self.rows, dict[str, list[float]](), dict[str, list[float]]()
+        trained = Rows.of(self.federation.train, self.federation)
         judges: dict[str, list[Judge]] = {}
         for name, predict in (*self._methods(results), *self._baselines(baselines)):
-            edges = [self._threshold(one) for one in predict]
+            own = [one(self.federation.train) for one in predict]
+            edges = [self._threshold(one) for one in own]
+            training[name] = [self._worst(trained, one, edge) for one, edge in zip(own, edges, strict=True)]
             thresholds[name] = [edge for edge in edges if edge is not None]
             judges[name] = [judge(rows, one(self.federation.test), edge) for one, edge in zip(predict, edges, strict=True)]
         sizes = np.asarray(self.federation.train.sizes, float)
@@ -275,7 +278,8 @@ class Judging:
             found = appraise(
                 judges, measures_of(self.federation), self.choice.measure, share=share / share.sum(), draws=self.draws
             )
-        return {name: replace(scored, thresholds=thresholds[name]) for name, scored in found.items()}, judges
+        kept = {name: {"thresholds": thresholds[name], "training": training[name]} for name in found}
+        return {name: replace(scored, **kept[name]) for name, scored in found.items()}, judges
 
     def _methods(self, results: Mapping[str, Sequence[Result]]) -> Iterable[tuple[str, list[Predict]]]:
         for name, runs in results.items():
@@ -301,12 +305,17 @@ class Judging:
                 own = base.Local(self.problem, self.federation, self.loss, positive_class(self.federation))
                 yield base.LOCAL, [own.outputs]
 
-    def _threshold(self, predict: Predict) -> float | None:
+    def _worst(self, rows: Rows, found: Outputs, threshold: float | None) -> float:
+        """Return the first measure of the worst fifth of sites."""
+        each = judge(rows, found, threshold)(np.ones((1, len(rows)))).sites[self.choice.measure.name]
+        return float(worst_fifth(each, self.choice.measure)[0])
+
+    def _threshold(self, found: Outputs) -> float | None:
         """Return where a class is rare the threshold that the sites' training rows give, by their histograms' sum."""
         positive, train = positive_class(self.federation), self.federation.train
         if not self.choice.rare or positive is None:
             return None
-        p = predict(train).probabilities[:, positive]
+        p = found.probabilities[:, positive]
         is_positive = labels_of(train, self.federation) == positive
         ends = np.cumsum(np.asarray(train.sizes))[:-1]
         by_site = zip(np.split(p, ends), np.split(is_positive, ends), strict=True)
