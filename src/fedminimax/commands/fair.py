@@ -16,6 +16,7 @@ from fedminimax.data.silos import silos
 from fedminimax.errors import InputError
 from fedminimax.fairness.comparison import Comparison
 from fedminimax.fairness.contests import checked, contest
+from fedminimax.fairness.measures import shares
 from fedminimax.fairness.page import render
 from fedminimax.fairness.sheets import MOST_ROWS, Sheet, column_sheet, site_sheet, trade_off_sheet
 from fedminimax.fairness.words import EQUAL, check_choice, penalty_of, penalty_text, settings_of
@@ -168,9 +169,14 @@ def _describe(federation: Federation, request: Request, console: Console) -> Non
         f"examples each, {train.total} in all; {test.total} for testing; {len(federation.features)} features, {what} "
         "to predict."
     )
-    for sheet in (column_sheet(federation), site_sheet(federation) if federation.encoder is not None else None):
+    for sheet in (column_sheet(federation), site_sheet(federation) if train.count <= MOST_ROWS else None):
         if sheet is not None:
             print_sheet(sheet, console, MOST_ROWS)
+    if federation.classes and train.count > MOST_ROWS:
+        share = ", ".join(
+            f"{name} {100 * part:.1f}%" for name, part in zip(federation.classes, shares(federation), strict=True)
+        )
+        console.print(f"Training rows by class: {share}. clients.csv will have every client.", highlight=False, markup=False)
     for note in federation.notes:
         console.print(note, highlight=False, markup=False)
     if federation.missing:

@@ -1,8 +1,10 @@
 """Intervals over test rows: every number again for rows drawn anew, within each site and class.
 
-A draw takes from each site as many rows of each class as it has, with replacement: a site keeps its size and its share of
-positives, so that what exists for the test rows exists in each draw. All models are judged on the same draws, so that the
-interval of a difference is a paired one.
+Of the m rows of a class at a site a draw takes m - 1, with replacement, each counting m / (m - 1) times (Rao and Wu 1988): the
+class keeps its weight there, so that what exists for the test rows exists in each draw, and a mean's variance is the unbiased
+one, also of few rows. A single row counts by a random number of mean 1, from an exponential distribution: sums over sites vary
+as they should; what the site would have had with another row nobody can tell. All models are judged on the same draws, so that
+the interval of a difference is a paired one.
 
 The worst fifth of the sites is picked once, on the test rows themselves, and held in the draws. Picking again in each draw
 would pick noise again: the draws would lie below the number that they are to surround. What that picking costs is kept apart,
@@ -74,16 +76,22 @@ def interval(draws: Floats) -> tuple[float, float]:
 
 
 def drawn(rows: Rows, draws: int, seed: int = 0) -> Iterator[Floats]:
-    """Yield how often each row is in each draw, [some draws, n], until there were as many as asked for."""
+    """Yield how much each row counts in each draw, [some draws, n], until there were as many as asked for."""
     generator = np.random.default_rng(seed)
-    n = len(rows)
-    start, size = (np.repeat(v, rows.cell_sizes) for v in (rows.cells, rows.cell_sizes))
+    n, sizes = len(rows), rows.cell_sizes
+    others = np.ones(n, bool)
+    others[rows.cells] = False  # as many places as a cell has rows, but one
+    start, size = (np.repeat(v, sizes)[others] for v in (rows.cells, sizes))
+    scale = np.repeat(sizes / np.maximum(sizes - 1, 1), sizes)
+    single = rows.cells[sizes == 1]
     most = max(1, min(draws, _CHUNK // n))
     for first in range(0, draws, most):
         count = min(most, draws - first)
-        taken = start + (generator.random((count, n)) * size).astype(np.intp)
+        taken = start + (generator.random((count, len(start))) * size).astype(np.intp)
         taken += n * np.arange(count)[:, None]
-        yield np.bincount(taken.ravel(), minlength=count * n).reshape(count, n).astype(float)
+        counts = np.bincount(taken.ravel(), minlength=count * n).reshape(count, n) * scale
+        counts[:, single] = generator.exponential(size=(count, len(single)))
+        yield counts
 
 
 @dataclass(frozen=True)

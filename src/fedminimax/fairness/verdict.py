@@ -73,9 +73,8 @@ def _sentence(
     shown = value if measure.higher_is_better else -value
     ends = (low, high) if measure.higher_is_better else (-high, -low)
     scale = 100 if measure.percent else 1
-    spelled = [
-        f"{scale * end:.1f}" if measure.percent else f"{end:.3g}" for end in (ends if shown >= 0 else (-ends[1], -ends[0]))
-    ]
+    ends = ends if shown >= 0 else (-ends[1], -ends[0])
+    spelled = [f"{scale * end:.1f}".replace("-0.0", "0.0") if measure.percent else f"{end:.3g}" for end in ends]
     side = "above" if shown >= 0 else "below"
     text = f"{first}'s {_PARTS[part]} {measure.title} is {measure.gap(shown)}{measure.unit} {side} {other}'s "
     text += f"({LEVEL:.0%} interval {spelled[0]} to {spelled[1]}): "
@@ -110,7 +109,7 @@ def cautions(
         few = [n for n, p, v in zip(names, rows.positives, values, strict=True) if p < FEW and np.isfinite(v)]
         if few:
             verb = "has" if len(few) == 1 else "have"
-            found.append(f"{_listed(few)} {verb} fewer than {FEW} positive test rows: an AUC of so few says little.")
+            found.append(f"{_listed(few)} {verb} fewer than {FEW} positive test rows: their AUC and its interval say little.")
     bias = scores[methods[0]].picking * (-1 if first.higher_is_better else 1)
     if len(names) - len(without) > 1 and bias > (0.005 if first.percent else 0.01 * abs(_level(scores[methods[0]], first))):
         found.append(

@@ -52,9 +52,10 @@ def penalty_of(text: str) -> Penalty:
             raise InputError(f"The penalty {text!r} has a number, but agnostic takes none.")
         return Agnostic()
     try:
-        return kind(float(number))
+        value = float(number)
     except ValueError:
         raise InputError(f"The penalty {text!r} needs a number after its name: choose {_CHOICES}.") from None
+    return kind(value)
 
 
 def penalty_text(penalty: Penalty) -> str:
