@@ -127,10 +127,15 @@ def load(request: Request) -> Federation:
                 what = option.removeprefix("--")
                 raise InputError(f"{option} is for a table of your own; {name} has a {what} of its own.")
         return _federate(published.load_table(name, client=request.client), request)
-    columns = {"--label": request.label, "--client": request.client, "--task": request.task, "--group": request.group}
+    columns: dict[str, str | list[str] | None] = {
+        "--label": request.label,
+        "--client": request.client,
+        "--task": request.task,
+        "--group": request.group,
+    }
     columns |= {"--label-positive": request.positive, "--include": request.include, "--exclude": request.exclude}
-    for option, given in columns.items():
-        if given:
+    for option, asked in columns.items():
+        if asked:
             raise InputError(f"{option} is for tables (.csv, .tsv, .parquet); {name} is divided by --clients and --alpha.")
     if not name.lower().endswith(".npz") and name.replace("-", "_") not in datasets.DATASETS:
         known = ", ".join([*datasets.DATASETS, *published.TABLES])

@@ -8,12 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
 from fedminimax.data.clients import ClientData
 from fedminimax.data.federation import CLASSIFICATION, Federation
 from fedminimax.fairness.measures import shares
 from fedminimax.fairness.outputs import Floats, Outputs, from_scores
+from fedminimax.fairness.rows import Ints
 from fedminimax.players import Tree
 from fedminimax.problems.robust import RobustProblem
 
@@ -131,7 +133,7 @@ def _descend(f: Callable[[jax.Array], jax.Array], start: jax.Array) -> jax.Array
     return jax.lax.while_loop(going, step, (0, start, start, one, one, far))[1]
 
 
-def alike(data: ClientData, factor: int = 4) -> list[tuple[Floats, Floats, Floats]]:
+def alike(data: ClientData, factor: int = 4) -> list[tuple[Ints, Ints, npt.NDArray[np.bool_]]]:
     """Return groups of clients whose sizes are within a factor: who they are, their rows' places [g, m], and which exist.
 
     A client with fewer than m rows has its last one again, which does not exist.

@@ -13,7 +13,7 @@ import numpy as np
 from fedminimax import metrics, players
 from fedminimax.algorithms import ALGORITHMS, Algorithm
 from fedminimax.data.clients import ClientData
-from fedminimax.fairness.words import method_of
+from fedminimax.fairness.words import fields_of, method_of
 from fedminimax.problems.base import over_all
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.sweep import Sweep, sweep
@@ -148,7 +148,7 @@ def to_search(name: str, grid: Grid, given: Mapping[str, float]) -> dict[str, li
     """Return what of a grid is still to be searched, when some hyper-parameters are given: those that have no default."""
     if not given:
         return {key: list(values) for key, values in grid.items()}
-    fields = {field.name: field for field in dataclasses.fields(ALGORITHMS[method_of(name)[0]])}
+    fields = fields_of(name)
     known = set(given) | ({"tau"} if "lr_x" in given and method_of(name)[0] == "ScaffPD" else set())
     needed = lambda key: key not in known and fields[key].default is dataclasses.MISSING
     return {key: list(values) for key, values in grid.items() if needed(key)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from fedminimax.algorithms import ALGORITHMS
 from fedminimax.errors import InputError
@@ -91,9 +92,14 @@ def settings_of(given: Sequence[str], methods: Sequence[str]) -> dict[str, dict[
     return found
 
 
+def fields_of(method: str) -> dict[str, dataclasses.Field[Any]]:
+    """Return the hyper-parameters of a method, as they were declared."""
+    cls: Any = ALGORITHMS[method_of(method)[0]]  # a dataclass, each of them
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
 def _number(method: str, name: str, text: str) -> float:
-    cls = ALGORITHMS[method_of(method)[0]]
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    fields = fields_of(method)
     if name not in fields:
         raise InputError(f"{method} has no {name!r}{nearest(name, fields)}: it has {', '.join(fields)}.")
     whole = bool(fields[name].metadata.get("static"))
