@@ -122,4 +122,4 @@ def test_the_positive_class_is_the_rarer_one_unless_it_is_named(rare, three):
     assert measures.positive_class(dataclasses.replace(rare, positive=0)) == 0
     assert measures.positive_class(three) is None
     flipped = dataclasses.replace(rare.train, fields={"labels": 1 - rare.train.fields["labels"]})
-    assert measures.positive_class(dataclasses.replace(rare, train=flipped)) == 0
+    assert measures.positive_class(dataclasses.replace(rare, train=flipped, positive=None)) == 0

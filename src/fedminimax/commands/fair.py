@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,9 +16,8 @@ from fedminimax.data.silos import silos
 from fedminimax.errors import InputError
 from fedminimax.fairness.comparison import Comparison
 from fedminimax.fairness.contests import checked, contest
-from fedminimax.fairness.measures import shares
 from fedminimax.fairness.page import render
-from fedminimax.fairness.sheets import MOST_ROWS, Sheet, column_sheet, site_sheet, trade_off_sheet
+from fedminimax.fairness.sheets import MOST_ROWS, Sheet, column_sheet, label_sheet, trade_off_sheet
 from fedminimax.fairness.words import EQUAL, check_choice, penalty_of, penalty_text, settings_of
 from fedminimax.penalties import Penalty
 from fedminimax.problems.robust_model import ENTROPY, SQUARED
@@ -119,14 +118,14 @@ def load(request: Request) -> Federation:
     if name.lower().endswith(_TABLE_ENDINGS):
         if request.label is None or request.client is None:
             raise InputError(f"{name} is a table: say which column to predict (--label) and which names the client (--client).")
-        given = {"task": request.task, "positive": request.positive}
-        return _federate(tabular.read_table(name, request.label, request.client, **_present(given)), request)
+        return _federate(tabular.read_table(name, request.label, request.client, request.task, request.positive), request)
     if name.replace("-", "_") in published.TABLES:
         for option, value in (("--label", request.label), ("--task", request.task)):
             if value is not None:
                 what = option.removeprefix("--")
                 raise InputError(f"{option} is for a table of your own; {name} has a {what} of its own.")
-        return _federate(published.load_table(name, client=request.client), request)
+        table = published.load_table(name, client=request.client)
+        return _federate(replace(table, positive=request.positive) if request.positive else table, request)
     columns: dict[str, str | list[str] | None] = {
         "--label": request.label,
         "--client": request.client,
@@ -149,15 +148,10 @@ def _federate(table: tabular.Table, request: Request) -> Federation:
         test_share=request.test_share,
         min_rows=request.min_rows,
         seed=request.seed,
-        **_present({"include": request.include, "exclude": request.exclude, "group": request.group}),
+        include=request.include,
+        exclude=request.exclude,
+        group=request.group,
     )
-
-
-def _present(given):
-    import inspect
-
-    old = "ignore" in inspect.signature(tabular.federate).parameters
-    return {("ignore" if old and k == "exclude" else k): v for k, v in given.items() if v}
 
 
 def _predicted(federation: Federation) -> str:
@@ -174,14 +168,9 @@ def _describe(federation: Federation, request: Request, console: Console) -> Non
         f"examples each, {train.total} in all; {test.total} for testing; {len(federation.features)} features, {what} "
         "to predict."
     )
-    for sheet in (column_sheet(federation), site_sheet(federation) if train.count <= MOST_ROWS else None):
+    for sheet in (column_sheet(federation), label_sheet(federation)):
         if sheet is not None:
             print_sheet(sheet, console, MOST_ROWS)
-    if federation.classes and train.count > MOST_ROWS:
-        share = ", ".join(
-            f"{name} {100 * part:.1f}%" for name, part in zip(federation.classes, shares(federation), strict=True)
-        )
-        console.print(f"Training rows by class: {share}. clients.csv will have every client.", highlight=False, markup=False)
     for note in federation.notes:
         console.print(note, highlight=False, markup=False)
     if federation.missing:

@@ -15,9 +15,9 @@ from fedminimax.fairness.sheets import (
     column_sheet,
     first_sheet,
     group_sheets,
+    label_sheet,
     other_sheet,
     sentences,
-    site_sheet,
     worst_sheet,
 )
 from fedminimax.report.page import document
@@ -31,7 +31,6 @@ _CAPTIONS = {
     "weights": "The weights on sites over rounds.",
     "trade_off": "Over rounds, under several penalties.",
 }
-_MOST_SITES = 200
 
 
 def render(found: Comparison, title: str, figures: Sequence[Path], command: str = "", more: Iterable[Sheet] = ()) -> str:
@@ -112,14 +111,8 @@ def _pictures(figures: Sequence[Path]) -> str:
 
 def _data(found: Comparison) -> str:
     federation = found.federation
-    columns, sites = column_sheet(federation), site_sheet(federation)
-    parts = ["<h2>Data</h2>\n"]
-    if columns is not None:
-        parts.append(_table(columns, "h3"))
-    if len(sites.rows) > _MOST_SITES:
-        parts.append(f"<p>{len(sites.rows)} sites: clients.csv has them all.</p>\n")
-    else:
-        parts.append(_table(sites, "h3"))
+    columns = column_sheet(federation)
+    parts = ["<h2>Data</h2>\n", "" if columns is None else _table(columns, "h3"), _table(label_sheet(federation), "h3")]
     if federation.dropped:
         left = ", ".join(f"{name} ({count} rows)" for name, count in federation.dropped.items())
         parts.append(f"<p>Left out: {escape(left)}.</p>\n")

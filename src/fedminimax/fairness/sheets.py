@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedminimax.data import columns
 from fedminimax.data.federation import Federation
 from fedminimax.fairness.baselines import LOCAL, MAJORITY, NOTES, POOLED
 from fedminimax.fairness.bootstrap import Number
@@ -17,7 +18,7 @@ from fedminimax.fairness.measures import PARTS, Measure
 from fedminimax.fairness.words import SIZE
 
 MOST_ROWS = 25
-"""More rows than this of columns or sites are for the page and the files, not for the terminal."""
+"""More columns than this are for the page, not for the terminal."""
 _TITLES = {MAJORITY: "majority (no model)", POOLED: "pooled (not federated)", LOCAL: "local (each alone)"}
 
 
@@ -136,25 +137,14 @@ def column_sheet(federation: Federation) -> Sheet | None:
     """Return what each column was taken for; None: the data are no table."""
     if not federation.columns:
         return None
-    rows = [
-        [c.name, c.role, "yes" if c.used else "no", f"{100 * c.missing:.1f}%" if c.missing else "", str(c.distinct), c.note]
-        for c in federation.columns
-    ]
-    return Sheet("Columns", ["column", "taken for", "used", "missing", "distinct", "note"], rows)
+    return Sheet("Columns", ["column", "taken for", "used", "missing", "note"], columns.rows(federation))
 
 
-def site_sheet(federation: Federation) -> Sheet:
-    """Return the rows of each site, and of each class there."""
-    train, test, classes = federation.train, federation.test, federation.classes or []
-    head = ["site", "training rows", "test rows", *(map(str, classes) if len(classes) <= 10 else [])]
-    rows = []
-    for k, name in enumerate(federation.names):
-        row = [name, str(int(train.sizes[k])), str(int(test.sizes[k]))]
-        if classes and len(classes) <= 10:
-            counts = sum(np.bincount(np.asarray(part[k]["labels"]), minlength=len(classes)) for part in (train, test))
-            row += [str(int(n)) for n in np.asarray(counts)]
-        rows.append(row)
-    return Sheet("Sites", head, rows, "Rows of each class are training and test rows together." if classes else "")
+def label_sheet(federation: Federation) -> Sheet:
+    """Return what is to be predicted at each site: the rows of each class, or the quantity's range."""
+    label = "the label" if federation.encoder is None else federation.encoder.label
+    told = "Training and test rows together."
+    return Sheet(f"What is predicted: {label}", columns.label_header(federation), columns.label_rows(federation), told)
 
 
 def trade_off_sheet(found: dict[str, Comparison]) -> Sheet:
