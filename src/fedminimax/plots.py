@@ -62,6 +62,38 @@ def client_bars(
     return _plain(ax)
 
 
+def sorted_sites(
+    values: Mapping[str, Any],
+    *,
+    label: str = "accuracy",
+    higher_is_better: bool = True,
+    dashed: Sequence[str] = (),
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw each method's clients from its worst to its best, as one curve: for more clients than have names on an axis.
+
+    A point (20%, v) says that a fifth of the clients is no better off than v. The worst fifth is shaded.
+
+    Args:
+        values: for each method the value of every client, [N].
+        label: what the values are.
+        higher_is_better: whether larger values are better.
+        dashed: the names of baselines, drawn dashed.
+        ax: where to draw.
+    """
+    if not values:
+        raise InputError("sorted_sites needs at least one method's values.")
+    ax = _axes(ax, width=6.4)
+    for name, given in values.items():
+        value = np.sort(np.asarray(given, float))[:: 1 if higher_is_better else -1]
+        share = (np.arange(len(value)) + 1) / max(len(value), 1)
+        ax.step(100 * share, value, "--" if name in dashed else "-", where="pre", label=name, linewidth=1.6)
+    ax.axvspan(0, 20, color="0.9", zorder=0)
+    ax.set(xlabel="share of clients (%), each method's worst first; shaded: the worst fifth", ylabel=label, xlim=(0, 100))
+    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    return _plain(ax)
+
+
 def fairness_scatter(summaries: Mapping[str, Mapping[str, float]], *, label: str = "accuracy", ax: Axes | None = None) -> Axes:
     """Draw each method's worst-20% against its average (filled) and its best-20% (hollow), as Figure 4 of the SCAFF-PD paper.
 
