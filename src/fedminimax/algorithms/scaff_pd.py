@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.base import S, algorithm, state, static
 from fedminimax.algorithms.robust import LossReport, RobustMethod, Update, descend, heard
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client, Reply
@@ -36,8 +37,37 @@ class ScaffPDState(NamedTuple):
         return self.w
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrimalDual(RobustMethod[S]):
+    """The hyper-parameters and the clients' programs of SCAFF-PD, which its variants share."""
+
+    tau: Scalar
+    sigma: Scalar
+    theta: Scalar = 1.0
+    mu_x: Scalar = 0.0
+    lr_x: Scalar | None = None
+    report_size: int | None = static(default=None, kw_only=True)
+
+    def steps_at(self, growth: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return tau_r, sigma_r and theta_r, from gamma_r / gamma_0 and the last ratio of two gammas (0 in the first round)."""
+        return self.tau / jnp.sqrt(growth), self.sigma * jnp.sqrt(growth), self.theta * jnp.sqrt(ratio)
+
+    def report(self, problem: RobustClientProblem, client: Client, x: Tree) -> Reply[LossReport]:
+        """Return f_i(x), and keep c_i, the gradient there."""
+        loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
+        return Reply(LossReport(loss), note=gradient)
+
+    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, x_variate: Tree, tau: jax.Array) -> Update:
+        """Return Delta u_i, the mean direction of the client's corrected local steps."""
+        steps = self.steps_of(client)
+        lr = tau / steps if self.lr_x is None else self.lr_x
+        correction = players.sub(x_variate, client.note)
+        end = descend(problem, client, x, lr, steps, self.batch_size, correction=correction)
+        return Update(players.scale(players.sub(x, end), 1.0 / (lr * steps)))
+
+
 @algorithm
-class ScaffPD(RobustMethod[ScaffPDState]):
+class ScaffPD(PrimalDual[ScaffPDState]):
     r"""An accelerated primal-dual method whose local steps are corrected by fresh control variates.
 
     Everybody takes part. Each round:
@@ -72,13 +102,6 @@ class ScaffPD(RobustMethod[ScaffPDState]):
         report_size: examples for f_i and c_i; None: all.
     """
 
-    tau: Scalar
-    sigma: Scalar
-    theta: Scalar = 1.0
-    mu_x: Scalar = 0.0
-    lr_x: Scalar | None = None
-    report_size: int | None = static(default=None, kw_only=True)
-
     @classmethod
     def from_theory(cls, L_xx: float, L_wx: float, mu_x: float, mu_w: float = 0.0, **static_fields: Any) -> ScaffPD:
         """Return the paper's steps for L_xx-smooth, mu_x-strongly convex f_i whose vector is L_wx-Lipschitz in x.
@@ -107,8 +130,7 @@ class ScaffPD(RobustMethod[ScaffPDState]):
 
     def round(self, problem: RobustProblem, state: ScaffPDState, clients: Clients) -> ScaffPDState:
         """Collect losses, step the weights, then the model."""
-        tau, sigma = self.tau / jnp.sqrt(state.growth), self.sigma * jnp.sqrt(state.growth)
-        theta = self.theta * jnp.sqrt(state.ratio)
+        tau, sigma, theta = self.steps_at(state.growth, state.ratio)
         cohort = clients.all()
         reports = heard(cohort.map(self.report, state.x), clients.count)
         slope = reports.neutral(reports.losses + theta * (reports.losses - state.losses))
@@ -122,19 +144,6 @@ class ScaffPD(RobustMethod[ScaffPDState]):
         moved = ScaffPDState(x, w, known, growth, state.growth / growth)
         return players.select(reports.anybody, moved, state)
 
-    def report(self, problem: RobustClientProblem, client: Client, x: Tree) -> Reply[LossReport]:
-        """Return f_i(x), and keep c_i, the gradient there."""
-        loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
-        return Reply(LossReport(loss), note=gradient)
-
     def send_variate(self, problem: RobustClientProblem, client: Client) -> Update:
         """Return c_i, to be summed with the weights w."""
         return Update(client.note)
-
-    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, x_variate: Tree, tau: jax.Array) -> Update:
-        """Return Delta u_i, the mean direction of the client's corrected local steps."""
-        steps = self.steps_of(client)
-        lr = tau / steps if self.lr_x is None else self.lr_x
-        correction = players.sub(x_variate, client.note)
-        end = descend(problem, client, x, lr, steps, self.batch_size, correction=correction)
-        return Update(players.scale(players.sub(x, end), 1.0 / (lr * steps)))
