@@ -82,13 +82,17 @@ class ScaffPD(PrimalDual[ScaffPDState]):
 
        .. math:: x^{r+1} = x^r - \tau_r \sum_i w_i^{r+1} \Delta u_i,\quad \Delta u_i = (x^r - u_i) / (\eta K)
 
-    Secure aggregation holds by construction: the server sees each number f_i, but of the vectors c_i and :math:`\Delta u_i`
-    only two sums with weights w, never a single client's. With psi strongly convex it converges linearly (Theorem 5.5, constant
-    steps), else as 1/R^2 (Theorem 5.1, with :math:`\gamma_{r+1} = \gamma_r (1 + \mu \tau_r)`,
-    :math:`\tau_r = \tau_0 (\gamma_0 / \gamma_r)^{1/2}`, :math:`\sigma_r = \sigma_0 (\gamma_r / \gamma_0)^{1/2}`,
+    The server's program needs each number f_i, and of the vectors c_i and :math:`\Delta u_i` two sums with weights w. What
+    travels is another matter: each reply is that client's own c_i, its exact gradient, or :math:`\Delta u_i`, and is added up
+    on arrival (docs/fairness.md).
+
+    With psi strongly convex it converges linearly (Theorem 5.5, constant steps), else as 1/R^2 (Theorem 5.1, with
+    :math:`\gamma_{r+1} = \gamma_r (1 + \mu \tau_r)`, :math:`\tau_r = \tau_0 (\gamma_0 / \gamma_r)^{1/2}`,
+    :math:`\sigma_r = \sigma_0 (\gamma_r / \gamma_0)^{1/2}`,
     :math:`\theta_r = \sigma_{r-1} / \sigma_r`). In the first round the previous losses are those of x^0.
 
-    A client whose loss is lost or refused by the guard counts for nothing in that round.
+    A client whose loss is lost or refused by the guard counts for nothing in that round, and the method stops at a distance
+    from the solution: where silos may be away, use :class:`ScaffPDStale`.
 
     Args:
         tau: tau_0, the step of x on the server.
@@ -108,6 +112,9 @@ class ScaffPD(PrimalDual[ScaffPDState]):
 
         With mu_w > 0, psi's strong convexity: Condition 5.2 by Lemma B.8 and (B.54) with C = 1. With mu_w = 0: Condition 5.1
         with (B.35) for delta = c_alpha = 1/2, tau_0 = 1 / (48 L_xx) and sigma_0 = 3 L_xx / L_wx^2.
+
+        The proof also wants tau / (K lr_x) >= 6.9 (Condition 5.2) or 3.5 (5.1), for (B.18); with lr_x = None it is 1. For K > 1
+        the steps are therefore the paper's but not covered by it: ``lr_x=tau / (7 K)`` is, for Condition 5.2.
         """
         if not (L_xx > 0 and L_wx > 0 and mu_x > 0 and mu_w >= 0):
             raise InputError(

@@ -36,7 +36,7 @@ class RobustProblem(Form):
     r"""min_{x in X} max_{w in W} F(x, w) = sum_i w_i f_i(x) - psi(w), where f_i is the mean loss over client i's examples.
 
     The max player is a weight on each client, so the model must be good for whoever has the largest loss; psi says how far
-    from equal weights it may go. Methods for this form (ScaffPD, DRFA, AFL ...) send w to nobody: a client reports its loss.
+    from equal weights it may go. In most methods for this form (ScaffPD, DRFA ...) w goes to nobody: clients report losses.
 
     Args:
         loss: a JAX function ``loss(x, batch)``, the mean over the batch's examples.
