@@ -65,7 +65,7 @@ class RobustProblem(Form):
         if not isinstance(self.penalty, Penalty):
             raise InputError(f"penalty must be a Penalty such as ChiSquare(0.1) or Agnostic(), not {self.penalty!r}.")
         object.__setattr__(self, "x0", checked_start("x", self.x0))
-        object.__setattr__(self, "x_set", as_set(self.x_set))
+        object.__setattr__(self, "x_set", as_set(self.x_set, "x_set"))
         self.x_set.check(self.x0, "x")  # type: ignore[union-attr]
         if isinstance(self.weights, str) and self.weights != "size":
             raise InputError(f"weights must be None, 'size' or one number per client, not {self.weights!r}.")
