@@ -60,7 +60,7 @@ class Curves:
 
     def table(self, metric: str) -> pd.DataFrame:
         """Return one row a method: the metric at the end (mean and spread over seeds), and what a round and a run cost."""
-        import pandas as pd
+        from fedminimax.frames import Table
 
         rows = []
         for name, results in self.results.items():
@@ -76,7 +76,7 @@ class Curves:
                     "gradients": float(np.mean([r.costs["grad_evals"].sum() if r.costs else 0.0 for r in results])),
                 }
             )
-        return pd.DataFrame(rows).set_index("method")
+        return Table(rows).set_index("method")
 
     def frame(self) -> pd.DataFrame:
         """Return all histories as one table with the columns "method" and "seed"."""

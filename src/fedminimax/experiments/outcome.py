@@ -55,6 +55,8 @@ class Outcome:
         """Return a row for each method: every number at the end, its mean over seeds and its standard deviation."""
         import pandas as pd
 
+        from fedminimax.frames import Table
+
         rows = {}
         for label, records in self.results.items():
             names = [name for name in records[0].metrics if all(name in record.history for record in records)]
@@ -63,7 +65,7 @@ class Outcome:
             for name, values in last.items():
                 row |= {name: values.mean(), f"{name} (sd)": values.std(ddof=1) if len(values) > 1 else 0.0}
             rows[label] = row
-        return pd.DataFrame.from_dict(rows, orient="index")
+        return Table(pd.DataFrame.from_dict(rows, orient="index"))
 
 
 def outcome_of(folder: Path) -> Outcome:
