@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +105,8 @@ def demo_command(
     if out.exists() and not out.is_dir():
         raise InputError(f"--out is {out}, which is a file: give a folder.")
     keep_programs()
-    demo(out, data, rounds, seeds, split)
+    if demo(out, data, rounds, seeds, split).page is None:
+        raise typer.Exit(1)
 
 
 @app.command("fair")
@@ -357,17 +359,28 @@ def _first_line(entry: Any) -> str:
     return (inspect.getdoc(entry) or "").split("\n")[0]
 
 
+def _sentence(message: Warning | str, *_: object, **__: object) -> str:
+    """Return a warning as the sentence that it is, without the line of code that it came from."""
+    return f"Warning: {message}\n"
+
+
 def main() -> None:
     """Run the command line. Wrong input is one sentence, not a traceback, unless ``--debug`` is given."""
     arguments = sys.argv[1:]
     # --debug is welcome anywhere on the line, not only before the command.
     debug = _DEBUG in arguments
+    before = warnings.formatwarning
     try:
+        if not debug:
+            warnings.formatwarning = _sentence
         app(args=[a for a in arguments if a != _DEBUG])
     except InputError as error:
         if debug:
             raise
         from rich.console import Console
+        from rich.markup import escape
 
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
+    finally:
+        warnings.formatwarning = before

@@ -135,7 +135,8 @@ def bands(
 ) -> Axes:
     """Draw a metric over rounds for several methods or settings: the mean over seeds, with a band from least to greatest.
 
-    With one curve for each rho this is the trade-off of Figure 3 of the SCAFF-PD paper.
+    With one curve for each rho this is the trade-off of Figure 3 of the SCAFF-PD paper. Where the runs of one name are not
+    equally long, it is drawn as far as all of them go, and the legend says so.
 
     Args:
         curves: for each name its results, one a seed.
@@ -151,7 +152,9 @@ def bands(
         common = min(len(one) for one in found)  # a run that was stopped is shorter
         values = np.array([one[:common] for one in found])
         across = np.mean([values_of(result, against)[:common] for result in results], axis=0)
-        (line,) = ax.plot(across, values.mean(axis=0), "--" if name in dashed else "-", label=name, linewidth=1.8)
+        shorter = any(len(one) > common for one in found)
+        shown = f"{name} (all seeds up to round {results[0].history['round'][common - 1]})" if shorter else name
+        (line,) = ax.plot(across, values.mean(axis=0), "--" if name in dashed else "-", label=shown, linewidth=1.8)
         ax.fill_between(across, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
     ax.set(xlabel=against.replace("_", " "), ylabel=(label or metric).replace("_", " "))
     ax.legend(frameon=False, fontsize=8)
