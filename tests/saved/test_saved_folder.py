@@ -144,7 +144,7 @@ def flip(path):
         (lambda path: change(path, network={"name": "os:system", "fields": {}}), "os:system is no Flax module"),
         (lambda path: change(path, network={"name": "os:None_", "fields": {}}), "cannot be imported"),
         (lambda path: change(path, network={"name": "linear", "fields": {"width": 1}}), "saved with another version"),
-        (lambda path: change(path, network={"name": "linear", "fields": {"classes": 3}}), r"bias has the shape \(2,\), and not \(3,\)"),
+        (lambda path: change(path, network={"name": "linear", "fields": {"classes": 3}}), r"bias has the shape \(2,\), and"),
         (lambda path: change(path, network={"name": "mlp", "fields": {}}), "not fit the network MLP: Dense_1/bias is in one"),
     ],
 )  # fmt: skip
