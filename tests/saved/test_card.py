@@ -48,6 +48,7 @@ SUMMARY = {
         "majority": scores(0.5, 0.956, 0.0, None),
     },
     "tuning": {"ScaffPD": {"sentence": "ScaffPD: tau = 0.1, the best of 12."}},
+    "threshold": 0.0432,
     "winner": "ScaffPD",
     "winning_run": 1,
     "rule": "No test row has a say in it.",
@@ -84,7 +85,7 @@ def test_the_card_says_it_all(save):
         "# Model card: back\n",
         "predicts `back` (no or yes) from 4 columns of a table, trained by ScaffPD.",
         "rows of the 3 sites below (values of `site`)",
-        "predicts 'yes' where the probability of it is 0.0432 or more",
+        "predicts 'yes' where the probability of it is 0.0432 or more; the threshold was found on training rows.",
         "3 sites, 144 training and 48 test rows.",
         "no 95.6%, yes 4.4%.",
         "| site | training rows | test rows | test rows with yes |",
@@ -92,8 +93,8 @@ def test_the_card_says_it_all(save):
         "Left out: island (3 rows).",
         "Columns that are no inputs: patient (a different text in every row).",
         "- back: 'no' and 'NO' are one class.",
-        "the mean of the cross-entropy over the training rows of site i, plus 0.001/2 times",
-        "The penalty psi is chi2:0.1.",
+        "the mean of the cross-entropy over its training rows, plus 0.001/2 times",
+        "with the penalty psi = chi2:0.1.",
         "| rounds | 200 |",
         "| tau | 0.1 |",
         "ScaffPD: tau = 0.1, the best of 12.",
@@ -170,11 +171,27 @@ def test_the_card_is_made_whatever_is_lacking(save, lacking):
 
 
 def test_a_card_of_nothing_says_what_is_known(save, quantity):
-    card = fm.load_model(save(loss="squared")).card
+    card = fm.load_model(save(loss="squared", method="FedAvg:size")).card
+    assert "FedAvg:size itself minimises the average" in card
+    assert "max_w" not in card
     assert "clipped at zero and normalised: they are rough" in card
     assert "It predicts the likeliest class." in card
     assert "How good it is" not in card
     assert "mean of half the squared error" in card
+
+
+def test_the_federation_tells_of_its_sites(save, federation):
+    said = {"sites": [{"site": "south", "train": 7, "test_positive": 3}]}
+    model = fm.load_model(save(federation=federation, summary=said, threshold=0.4))
+    north, south, west = model.metrics["sites"]
+    assert (south["train"], south["test_positive"]) == (7, 3), "what a summary says stays"
+    assert north["train"] + north["test"] == sum(north["classes"].values()) == 40
+    assert [west["site"], list(west["classes"])] == ["west", ["no", "yes"]]
+    assert (
+        f"| north | {north['train']} | {north['test']} | {north['classes']['no']} | {north['classes']['yes']} |" in model.card
+    )
+    assert "probability of it is 0.4 or more." in model.card
+    assert model.positive == federation.classes[federation.positive]
 
 
 def test_numbers_are_shown_as_a_reader_wants_them():

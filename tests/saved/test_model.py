@@ -99,7 +99,7 @@ def test_scores_against_the_label_are_scikit_learns(save, frame):
         model.evaluate(frame.assign(back="maybe"))
     with pytest.raises(fm.InputError, match="no column 'back', which says what is true"):
         model.evaluate(frame.drop(columns="back"))
-    with pytest.raises(fm.InputError, match="empty in every row"):
+    with pytest.raises(fm.InputError, match="has no label in any row"):
         model.evaluate(frame.assign(back=None))
 
 

@@ -11,6 +11,7 @@ import fedminimax as fm
 from fedminimax.data.encoder import Encoder
 from fedminimax.data.encoding import Encoding, encode
 from fedminimax.data.new_rows import units
+from fedminimax.data.tabular import Table, federate
 
 
 @pytest.fixture
@@ -71,25 +72,54 @@ def test_a_value_that_no_training_row_lacked_becomes_the_mean(encoder, frame):
     rows = frame.head(4).assign(height=[np.nan, 180.0, np.nan, 170.0])
     inputs, notes = encoder.read(rows)
     mean = encoder.encoding.scales["height"][0]
-    assert notes == [f"2 rows have no value in column height, which no training row lacked: it counts as the mean, {mean:.4g}."]
+    assert notes == [
+        f"2 rows have no value in column height, which no training row lacked: they count as the mean, {mean:.4g}."
+    ]
     assert inputs[0, encoder.features.index("height")] == 0
     assert encoder.read(frame.head(4).assign(age=np.nan))[1] == [], "ages were missing in training"
 
 
 def test_texts_among_numbers_are_missing_and_only_texts_an_error(encoder, frame):
-    ages = ["40", " 41 ", "unknown", 43.0]
-    inputs, notes = encoder.read(frame.head(4).assign(age=pd.Series(ages, dtype=object)))
-    assert notes == ["1 row has text in column age ('unknown'): it counts as missing."]
-    wanted = encoder.inputs(frame.head(4).assign(age=[40.0, 41.0, np.nan, 43.0]))
+    ages = ["40", " 41 ", "unknown", "old", 44.0]
+    inputs, notes = encoder.read(frame.head(5).assign(age=pd.Series(ages, dtype=object)))
+    assert notes == ["1 row has a text in column age that is no number ('old'): it counts as missing."], (
+        "unknown is in training too"
+    )
+    wanted = encoder.inputs(frame.head(5).assign(age=[40.0, 41.0, np.nan, np.nan, 44.0]))
     np.testing.assert_array_equal(inputs, wanted)
-    assert inputs[2, encoder.features.index("age is missing")] == 1
+    np.testing.assert_array_equal(inputs[:, encoder.features.index("age is missing")], [0, 0, 1, 1, 0])
     with pytest.raises(fm.InputError, match=r"'age' has no number in it \('old'\), where the model was trained on numbers"):
         encoder.inputs(frame.head(4).assign(age="old"))
-    dates = pd.to_datetime(["2024-01-01"] * 4)
-    with pytest.raises(fm.InputError, match="has no number in it"):
-        encoder.inputs(frame.head(4).assign(age=dates))
+    with pytest.raises(fm.InputError, match="'age' has dates or times in it, where the model was trained on numbers"):
+        encoder.inputs(frame.head(4).assign(age=pd.to_datetime(["2024-01-01"] * 4)))
     with pytest.raises(fm.InputError, match="'height' has an infinite number"):
         encoder.inputs(frame.head(1).assign(height=np.inf))
+    np.testing.assert_array_equal(
+        encoder.inputs(frame.head(2).assign(stay=[True, False])), encoder.inputs(frame.head(2).assign(stay=[1, 0]))
+    )
+
+
+def test_dates_are_days_as_in_training(frame):
+    days = (pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(len(frame)), "D")).strftime("%d/%m/%Y")
+    table = Table("patients", frame.assign(admitted=days), "back", "site", "classification")
+    encoder = federate(table, min_rows=5, include=["admitted"]).encoder
+    again = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    place = again.features.index("admitted")
+    rows = frame.head(4).assign(admitted=["05/02/2024", "06/02/2024", "soon", None])
+    inputs, notes = again.read(rows)
+    mean, deviation = encoder.encoding.scales["admitted"]
+    assert inputs[1, place] - inputs[0, place] == pytest.approx(1 / deviation, rel=1e-5)
+    assert notes[0] == "1 row has a text in column admitted that is no date ('soon'): it counts as missing."
+    mean = pd.Timestamp("1970-01-01") + pd.Timedelta(days=round(mean))
+    assert notes[1].startswith(
+        "2 rows have no value in column admitted, which no training row lacked: they count as the mean, "
+    )
+    assert notes[1].endswith(f"{mean:%Y-%m-%d}.")
+    (note,) = again.read(frame.head(1).assign(admitted="01/01/2044"))[1]
+    assert note.startswith(f"admitted: the median is 2044-01-01, in training the mean was {mean:%Y-%m-%d} (deviation ")
+    assert note.endswith(" days): the model has seen no such dates.")
+    with pytest.raises(fm.InputError, match="'admitted' has no date in it"):
+        again.inputs(frame.head(1).assign(admitted="soon"))
 
 
 def test_other_units_are_asked_about(encoder, frame):

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedminimax.data.encoding import Encoding, encode
-from fedminimax.data.new_rows import as_trained, notes_on
+from fedminimax.data.encoding import Encoding, inputs
+from fedminimax.data.new_rows import read_rows
 from fedminimax.errors import InputError
 
 
@@ -39,7 +39,7 @@ class Encoder:
     @property
     def columns(self) -> list[str]:
         """The columns that rows must have."""
-        return list(dict.fromkeys([*self.encoding.scales, *self.encoding.gaps, *self.encoding.categories]))
+        return [*self.encoding.numeric, *self.encoding.categories]
 
     @property
     def features(self) -> list[str]:
@@ -56,10 +56,8 @@ class Encoder:
         Noticed are new categories, values that no training row lacked, texts among numbers, and columns that seem to be in
         other units than in training.
         """
-        frame = self._checked(frame)
-        numbers = [column for column in self.columns if column not in self.encoding.categories]
-        rows, notes = as_trained(frame, numbers)
-        return encode(rows, self.encoding, dtype), [*notes, *notes_on(rows, self.encoding)]
+        rows, notes = read_rows(self._checked(frame), self.encoding)
+        return inputs(rows, self.encoding, dtype), notes
 
     def _checked(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the columns that are needed, in the order of training."""

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 
-from fedminimax.data.encoding import MISSING, Encoding, as_numbers, as_texts
+from fedminimax.data.encoding import Encoding, Rows
+from fedminimax.data.values import MARKS_AMONG_NUMBERS, MISSING, as_days, as_numbers, is_number, quoted, texts_of
 from fedminimax.errors import InputError
 
 FAR = 10.0
@@ -18,79 +19,86 @@ FAR = 10.0
 _ENOUGH = 100  # values, before their deviation says something: rare large values are in few samples
 _SHOWN = 3  # values of a column that a sentence names
 
-
-def as_trained(frame: pd.DataFrame, numbers: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Return rows whose columns of numbers are numbers, and notes on texts among them, which count as missing."""
-    columns, notes = {}, []
-    for column in frame.columns:
-        values = frame[column]
-        if column in numbers and (types.is_bool_dtype(values) or not types.is_numeric_dtype(values)):
-            values, odd = _numbers(values)
-            if len(odd):
-                notes.append(
-                    f"{rows(len(odd))} {have(len(odd))} text in column {column} ({listed(odd)}): it counts as missing."
-                )
-        if column in numbers and np.isinf(as_numbers(values)).any():
-            raise InputError(f"The column {column!r} has an infinite number: clean that row.")
-        columns[column] = values
-    return pd.DataFrame(columns, index=frame.index), notes
+Floats = npt.NDArray[np.float64]
 
 
-def _numbers(values: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any]]:
-    """Return a column that was numbers in training as numbers, and the values that are none."""
-    read = pd.to_numeric(values.map(_without_spaces).astype(object), errors="coerce").astype(np.float64)
-    odd = values[read.isna() & values.notna()]
-    if len(odd) and not read.notna().any():
-        raise InputError(
-            f"The column {values.name!r} has no number in it ({listed(odd)}), where the model was trained on numbers."
+def read_rows(frame: pd.DataFrame, encoding: Encoding) -> tuple[Rows, list[str]]:
+    """Return rows as numbers and texts, as in training, and what is unlike the training rows.
+
+    Args:
+        frame: rows with the columns of the encoding.
+        encoding: how they become inputs.
+    """
+    numbers: dict[str, Floats] = {}
+    texts: dict[str, npt.NDArray[Any]] = {}
+    notes: list[str] = []
+    for column in encoding.numeric:
+        numbers[column], said = _numbers(frame[column], encoding.dates.get(column))
+        notes += [*said, *_compared(column, numbers[column], encoding)]
+    for column, known in encoding.categories.items():
+        found = texts_of(frame[column])
+        texts[column] = found.per_row(found.distinct, MISSING, object)
+        notes += _new(column, texts[column], known)
+    return Rows(len(frame), numbers, texts), notes
+
+
+def _numbers(values: pd.Series[Any], form: str | None) -> tuple[Floats, list[str]]:
+    """Return a column of numbers, or of dates as days, and a note on texts that are neither: they count as missing."""
+    kind = "number" if form is None else "date"
+    if form is not None:
+        read = as_days(values, form)
+    elif types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
+        raise InputError(f"The column {values.name!r} has dates or times in it, where the model was trained on numbers.")
+    else:
+        read = as_numbers(values.astype(float) if types.is_bool_dtype(values) else values)
+    if np.isinf(read).any():
+        raise InputError(f"The column {values.name!r} has an infinite number: clean that row.")
+    if is_number(values) or not np.isnan(read).any():
+        return read, []
+    texts = texts_of(values)
+    marked = np.isin([text.casefold() for text in texts.rows], [MISSING, *MARKS_AMONG_NUMBERS])  # missing, as in training
+    odd = texts.rows[np.isnan(read) & ~marked]
+    if not len(odd):
+        return read, []
+    if np.isnan(read).all():
+        found = f"The column {values.name!r} has no {kind} in it ({listed(odd)})"
+        raise InputError(f"{found}, where the model was trained on {kind}s.")
+    said = f"{rows(len(odd))} a text in column {values.name} that is no {kind} ({listed(odd)}): {counts(len(odd))} as missing."
+    return read, [said]
+
+
+def _compared(column: str, values: Floats, encoding: Encoding) -> list[str]:
+    """Return notes on values that are missing where none was in training, and on units."""
+    if column not in encoding.scales:
+        return []
+    mean, deviation = encoding.scales[column]
+    known = values[~np.isnan(values)]
+    lacking, notes = len(values) - len(known), []
+    if lacking and column not in encoding.gaps:
+        shown = _date(mean) if column in encoding.dates else f"{mean:.4g}"
+        notes.append(
+            f"{rows(lacking)} no value in column {column}, which no training row lacked: {counts(lacking)} as the mean, "
+            f"{shown}."
         )
-    return read, odd
+    return notes + (dates if column in encoding.dates else units)(column, known, mean, deviation)
 
 
-def _without_spaces(value: object) -> object:
-    """Return a value that ``pandas.to_numeric`` reads as it is meant: dates and the like are not numbers of nanoseconds."""
-    return (
-        value.strip() or None if isinstance(value, str) else value if isinstance(value, int | float | np.number) else str(value)
-    )
-
-
-def notes_on(frame: pd.DataFrame, encoding: Encoding) -> list[str]:
-    """Return what is unlike the training rows: new categories, missing values where there were none, other units."""
-    notes = []
-    for column, (mean, deviation) in encoding.scales.items():
-        values = as_numbers(frame[column])
-        known = values[~np.isnan(values)]
-        lacking = len(values) - len(known)
-        if lacking and column not in encoding.gaps:
-            notes.append(
-                f"{rows(lacking)} {have(lacking)} no value in column {column}, which no training row lacked: it counts as the "
-                f"mean, {mean:.4g}."
-            )
-        notes += units(column, known, mean, deviation)
-    for column, values in encoding.categories.items():
-        notes += _categories(frame[column], values)
-    return notes
-
-
-def _categories(values: pd.Series[Any], known: Sequence[str]) -> list[str]:
-    texts = pd.Series(as_texts(values), dtype=object)
-    new = texts[~texts.isin(list(known)) & values.notna().to_numpy()]
-    lacking = int(values.isna().sum()) if MISSING not in known else 0
+def _new(column: str, texts: npt.NDArray[Any], known: Sequence[str]) -> list[str]:
+    """Return notes on categories that no training row had."""
+    new = texts[~np.isin(texts.astype(str), [MISSING, *known])]
+    lacking = 0 if MISSING in known else int((texts == MISSING).sum())
     notes = []
     if len(new):
-        what = f"the new value {listed(new)}" if new.nunique() == 1 else f"new values ({listed(new)})"
-        they = "it counts" if len(new) == 1 else "they count"
-        notes.append(f"{rows(len(new))} {have(len(new))} {what} in column {values.name}: {they} as no known value.")
+        what = f"the new value {listed(new)}" if len(set(new)) == 1 else f"new values ({listed(new)})"
+        notes.append(f"{rows(len(new))} {what} in column {column}: {counts(len(new))} as no known value.")
     if lacking:
-        they = "it counts" if lacking == 1 else "they count"
         notes.append(
-            f"{rows(lacking)} {have(lacking)} no value in column {values.name}, which no training row lacked: {they} as no "
-            "known value."
+            f"{rows(lacking)} no value in column {column}, which no training row lacked: {counts(lacking)} as no known value."
         )
     return notes
 
 
-def units(column: str, values: npt.NDArray[np.float64], mean: float, deviation: float) -> list[str]:
+def units(column: str, values: Floats, mean: float, deviation: float) -> list[str]:
     """Ask whether a column is in the units of training, where its median or its spread are far from there.
 
     Args:
@@ -112,18 +120,37 @@ def units(column: str, values: npt.NDArray[np.float64], mean: float, deviation: 
     return [f"{column}: {found}: are these the same units?"]
 
 
-def listed(values: pd.Series[Any]) -> str:
+def dates(column: str, values: Floats, mean: float, deviation: float) -> list[str]:
+    """Say where dates, in days since 1970, are far from those of training: the model goes on in a straight line there.
+
+    Args:
+        column: its name.
+        values: the new ones, none missing.
+        mean: the training rows'.
+        deviation: the training rows'.
+    """
+    if not len(values) or abs(float(np.median(values)) - mean) <= FAR * deviation:
+        return []
+    found = f"the median is {_date(float(np.median(values)))}, in training the mean was {_date(mean)}"
+    return [f"{column}: {found} (deviation {deviation:.4g} days): the model has seen no such dates."]
+
+
+def _date(days: float) -> str:
+    return (pd.Timestamp("1970-01-01") + pd.Timedelta(days=round(days))).strftime("%Y-%m-%d")
+
+
+def listed(values: npt.NDArray[Any]) -> str:
     """Name the most frequent of some values."""
-    most = values.astype(str).value_counts()
+    most = [str(value) for value in pd.Series(values, dtype=object).value_counts().index]
     more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
-    return ", ".join(f"'{value}'" for value in most.index[:_SHOWN]) + more
+    return ", ".join(quoted([value]) for value in most[:_SHOWN]) + more
 
 
 def rows(count: int) -> str:
-    """Return "1 row" or "3 rows"."""
-    return f"{count:,} row{'s' if count != 1 else ''}"
+    """Return "1 row has" or "3 rows have"."""
+    return "1 row has" if count == 1 else f"{count:,} rows have"
 
 
-def have(count: int) -> str:
-    """Return the verb for so many rows."""
-    return "has" if count == 1 else "have"
+def counts(count: int) -> str:
+    """Return the words for what becomes of so many rows."""
+    return "it counts" if count == 1 else "they count"

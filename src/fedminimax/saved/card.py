@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedminimax.data.encoder import Encoder
 
 _PARTS = {"average": "average of sites", "worst20": "worst 20% of sites", "worst": "worst site", "all": "all rows"}
+AVERAGES = ("FedAvg", "FedProx", "Scaffold")
+"""The methods that minimise an average over sites."""
 _MOST_SITES = 50
 _MOST_COLUMNS = 60
 
@@ -58,8 +60,8 @@ def _what(summary: Mapping[str, Any], spec: Mapping[str, Any], encoder: Encoder 
     if spec["threshold"] is not None:
         positive = classes[spec["positive"]]
         lines.append(
-            f"It predicts {positive!r} where the probability of it is {spec['threshold']:.3g} or more. That threshold was "
-            "found on training rows."
+            f"It predicts {positive!r} where the probability of it is {spec['threshold']:.3g} or more"
+            + ("; the threshold was found on training rows." if summary.get("threshold") is not None else ".")
         )
     elif classes is not None:
         lines.append("It predicts the likeliest class.")
@@ -109,11 +111,15 @@ def _optimised(summary: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     asked, blocks = summary.get("asked") or {}, []
     loss = "half the squared error" if spec["loss"] == "squared" else "the cross-entropy"
     ridge = f", plus {asked['ridge']:g}/2 times the squared norm of the weights" if asked.get("ridge") else ""
-    penalty = f" The penalty psi is {asked['penalty']}." if asked.get("penalty") else ""
-    blocks.append(
-        "The objective is the loss of the sites under the worst weights on them, max_w sum_i w_i f_i(x) - psi(w), where f_i is "
-        f"the mean of {loss} over the training rows of site i{ridge}.{penalty}"
-    )
+    text = f"The loss f_i of a site is the mean of {loss} over its training rows{ridge}."
+    if penalty := asked.get("penalty"):
+        text += (
+            " Methods and settings are compared by the training objective max_w sum_i w_i f_i(x) - psi(w), the loss under the "
+            f"worst weights w on sites, with the penalty psi = {penalty}."
+        )
+    if spec["method"].partition(":")[0] in AVERAGES:
+        text += f" {spec['method']} itself minimises the average of the f_i."
+    blocks.append(text)
     settings = {**{k: v for k, v in asked.items() if k not in ("loss", "ridge", "penalty")}, **spec["settings"]}
     if settings:
         blocks.append(_table(["setting", "value"], [[key, _shown(value)] for key, value in settings.items()]))

@@ -70,16 +70,17 @@ def save_model(
         loss: "entropy" or "squared", by which scores become probabilities; a quantity's is "squared".
         threshold: of two classes, the probability from which on the positive one is predicted; None: the likelier one is.
         positive: the number of the positive one of two classes; by default the federation's, and else the second.
-        federation: what it was trained on; needed where there is no encoder, for the classes and the inputs' shape.
+        federation: what it was trained on, for the sites in the card; needed where there is no encoder.
     """
     from fedminimax.saved.card import model_card
     from fedminimax.saved.networks import network_spec
+    from fedminimax.saved.sites import with_sites
     from fedminimax.saved.weights import to_bytes
 
     target = Path(folder)
     check_target(target)
     facts = _facts(encoder, federation, loss, threshold, positive)
-    described, measured = network_spec(network), plain(summary, "summary")
+    described, measured = network_spec(network), with_sites(plain(summary, "summary"), federation)
     weights = to_bytes(x, network, facts["inputs"])
     encoded = _json(None if encoder is None else encoder.to_dict())
     spec = {

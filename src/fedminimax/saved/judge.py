@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedminimax.data.encoding import as_numbers, as_texts
+from fedminimax.data.labels import read_label
 from fedminimax.errors import InputError
 from fedminimax.metrics.auc import auc_score
 from fedminimax.saved.outputs import Floats, classes_of, probabilities, quantity
@@ -29,27 +30,31 @@ def judge(model: Model, frame: pd.DataFrame, scores: Floats) -> dict[str, float]
     if label is None or label not in frame.columns:
         column = "label" if label is None else f"column {label!r}"
         raise InputError(f"The rows have no {column}, which says what is true: give rows with it, or use predict.")
-    known = frame[label].notna().to_numpy()
-    if not known.any():
-        raise InputError(f"The column {label!r} is empty in every row: there is nothing to compare predictions with.")
-    labels, scores = frame[label][known], scores[known]
+    read = read_label(frame[label], model.task)
+    if read.missing.all():
+        raise InputError(f"The column {label!r} has no label in any row: there is nothing to compare predictions with.")
+    labels, scores = read.values[~read.missing], scores[~read.missing]
     if model.classes is None:
-        try:
-            error = quantity(scores, model.spec["target_scale"]) - as_numbers(labels)
-        except (TypeError, ValueError):
-            raise InputError(f"The column {label!r} has text in it, where the model predicts numbers.") from None
+        error = quantity(scores, model.spec["target_scale"]) - labels
         return {"rows": float(len(labels)), "rmse": float(np.sqrt(np.mean(error**2))), "mae": float(np.mean(np.abs(error)))}
-    return _classes(model, numbers_of(labels, model.classes), scores)
+    return _classes(model, numbers_of(labels, model.classes, label), scores)
 
 
-def numbers_of(labels: pd.Series, classes: list[str]) -> npt.NDArray[np.intp]:  # type: ignore[type-arg]
-    """Return the class number of each label."""
-    texts = pd.Series(as_texts(labels), dtype=object)
-    numbers = pd.Index(classes, dtype=object).get_indexer(pd.Index(texts))
-    if (numbers < 0).any():
-        odd = texts[numbers < 0].iloc[0]
-        raise InputError(f"The label {odd!r} of column {labels.name!r} is none of the model's classes: {', '.join(classes)}.")
-    return numbers
+def numbers_of(labels: Sequence[str] | npt.NDArray[Any], classes: Sequence[str], column: str) -> npt.NDArray[np.intp]:
+    """Return the class number of each label; one that differs in capitals or spaces alone is the same.
+
+    Args:
+        labels: texts.
+        classes: the classes' names.
+        column: the label's name, for messages.
+    """
+    fold = lambda name: " ".join(str(name).casefold().split())
+    codes, distinct = pd.factorize(np.asarray(labels, object))
+    known = {fold(name): number for number, name in enumerate(classes)} | {name: number for number, name in enumerate(classes)}
+    for text in distinct:
+        if text not in known and fold(text) not in known:
+            raise InputError(f"The label {text!r} of column {column!r} is none of the model's classes: {', '.join(classes)}.")
+    return np.array([known.get(text, known.get(fold(text))) for text in distinct], np.intp)[codes]
 
 
 def _classes(model: Model, labels: npt.NDArray[np.intp], scores: Floats) -> dict[str, float]:
