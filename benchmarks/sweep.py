@@ -50,8 +50,12 @@ def measured(rounds: int, every: int, runs: int, repetitions: int) -> dict[str, 
     turns = []
     for turn in range(repetitions):
         some = random.Random(turn).sample(every_run, runs)
-        together = seconds(lambda: sweep(rounds, every))
-        apart = seconds(lambda some=some: [run(*one, rounds, every) for one in some]) * len(every_run) / runs
+        arms = {
+            "sweep": lambda: sweep(rounds, every),
+            "runs": lambda some=some: [run(*one, rounds, every) for one in some],
+        }
+        took = {name: seconds(arms[name]) for name in (list(arms) if turn % 2 else reversed(arms))}  # neither always first
+        together, apart = took["sweep"], took["runs"] * len(every_run) / runs
         turns.append({"sweep": together, "runs": apart, "ratio": apart / together})
     middle = {name: statistics.median(turn[name] for turn in turns) for name in ("sweep", "runs", "ratio")}
     return {"rounds": rounds, "eval_every": every, "cold": cold, "turns": turns, **middle}
@@ -66,11 +70,13 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "The guard refused")  # some settings of the figure's grid diverge
     seen = {}
-    for name, every in (("every round", 1), ("by default", max(1, options.rounds // 50))):
+    fifty = max(d for d in range(1, max(1, options.rounds // 50) + 1) if options.rounds % d == 0)  # as a sweep does by itself
+    where = machine()
+    for name, every in (("every round", 1), ("by default", fifty)):
         seen[name] = one = measured(options.rounds, every, options.runs, options.repetitions)
         took = f"{one['sweep']:.2f} s as one program, {one['runs']:.1f} s one after another"
         print(f"evaluated {name}: 180 runs of {options.rounds} rounds: {took}: {one['ratio']:.0f} times (>= {TARGET})")
-    save(options.out, {"machine": machine(), "target": TARGET, "seen": seen})
+    save(options.out, {"machine": where, "target": TARGET, "seen": seen})
 
 
 if __name__ == "__main__":

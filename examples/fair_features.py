@@ -60,6 +60,8 @@ def run(data, alpha, options):
             local_steps=options.local_steps,
             batch_size=options.batch_size,
             settings=settings,
+            loss="squared",
+            baselines=(),
             tell=lambda line: print(line, flush=True),
         )
         found.append(comparison)

@@ -1,8 +1,11 @@
 """The command line as a user meets it: in a process of its own."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -53,9 +56,29 @@ def test_demo_shows_whom_the_methods_serve_and_ends_in_a_report(tmp_path):
     assert "holds another run" in other.stderr
 
 
+def test_ctrl_c_ends_the_demonstration(tmp_path):
+    """It compares nothing then: neither the next method nor a table of runs of different lengths."""
+    command = [sys.executable, "-c", "from fedminimax.cli import main; main()", "demo", "--rounds", "1000000", "--out", "here"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        while not (tmp_path / "here/runs/SCAFF-PD/seed-0/run.json").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 1, said
+    assert re.search(r"Interrupted in SCAFF-PD, seed 0, after \d+ of\s1000000 rounds: the same command", said)
+    assert "Test accuracy" not in said
+    assert "Traceback" not in said
+    assert [p.name for p in (tmp_path / "here/runs").iterdir()] == ["SCAFF-PD"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["init", "a-file/spec.toml"], "The folder a-file cannot be made (File exists): give another place."),
+        (["run", "[none].toml"], "There is no file [none].toml: give the path of a spec; fedminimax init writes one."),
         (["demo", "--rounds", "1"], "--rounds is 1, but the demonstration needs at least 5"),
         (["demo", "--out", "a-file"], "--out is a-file, which is a file"),
         (["demo", "--data", "mnits"], "mnits"),

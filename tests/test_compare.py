@@ -1,5 +1,7 @@
 """Several methods at equal cost."""
 
+import dataclasses
+import importlib
 import warnings
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import fedminimax as fm
 from fedminimax.compare import at_upload, upload
 
+compare_module = importlib.import_module("fedminimax.compare")  # fm.compare is the function
 LOCAL = {"lr_x": 0.02, "lr_y": 0.02, "local_steps": 2, "batch_size": 2, "cohort_size": 8}
 
 
@@ -119,6 +122,83 @@ def test_a_run_that_was_stopped_is_drawn_as_far_as_it_went(task, curves):
     shorter = fm.run(task.problem, task.clients, METHODS["CD-MA"], rounds=2, metrics=fm.metrics.Value(), eval_every=2)
     ax = fm.plots.bands({"CD-MA": [*curves.results["CD-MA"], shorter]}, "value")
     assert ax.get_lines()[0].get_xdata().tolist() == [0, 2]
+    assert ax.get_lines()[0].get_label() == "CD-MA (all seeds up to round 2)"
+
+
+@pytest.fixture(scope="module")
+def short(task):
+    """A run of two rounds of four."""
+    return fm.run(task.problem, task.clients, METHODS["CD-MA"], rounds=2, metrics=fm.metrics.Value(), eval_every=1, seed=1)
+
+
+def uneven(curves, **changed):
+    """The comparison with another second run of CD-MA."""
+    first, second = curves.results["CD-MA"]
+    second = dataclasses.replace(second, **changed) if changed else None
+    return dataclasses.replace(curves, results={**curves.results, "CD-MA": [first, second] if second else [first]})
+
+
+def test_runs_of_different_lengths_are_compared_where_all_are(curves, short):
+    stopped = uneven(curves, history=short.history, costs=short.costs, rounds=2, stopped="enough")
+    (said,) = stopped.notes
+    assert said.startswith("The runs are not equally long (2 to 4 rounds). They are compared at round 2")
+    assert said.endswith("Shorter than others: CD-MA, seed 1, at 2 (stopped).")
+    with pytest.warns(UserWarning, match="not equally long"):
+        table = stopped.table("value")
+    assert table.attrs["notes"] == [said]
+    assert table["round"].tolist() == [2] * 3
+    at_two = [stopped.results["CD-MA"][0].history["value"][1], short.history["value"][2]]
+    assert table.loc["CD-MA", "value"] == pytest.approx(np.mean(at_two))
+    assert table.loc["CODASCA", "value"] == np.mean([r.history["value"][1] for r in curves.results["CODASCA"]])
+    whole = curves.table("value")
+    assert table.loc["CODASCA", "gradients"] == whole.loc["CODASCA", "gradients"] / 2
+    shown = [text.get_text() for text in stopped.plot("value").texts]
+    assert "not equally long" in shown[0]
+    assert not curves.plot("value").texts, "nothing is said of runs that are alike"
+    assert not curves.notes
+    assert whole["round"].tolist() == [4] * 3
+
+
+def test_a_run_that_was_interrupted_is_not_averaged(curves, short, tmp_path):
+    cut = uneven(curves, history=short.history, costs=short.costs, rounds=2, interrupted=True)
+    assert cut.notes[0] == "CD-MA has unfinished runs that are not counted (seed 1: interrupted at round 2 of 4)."
+    with pytest.warns(UserWarning, match="unfinished runs that are not counted"):
+        table = cut.table("value")
+    assert table["seeds"].tolist() == [1, 2, 2]
+    assert table.loc["CD-MA", "value"] == curves.results["CD-MA"][0].history["value"][-1]
+    page = fm.report(cut, tmp_path / "page.html", only_page=True, better={"value": "lower"}).read_text(encoding="utf-8")
+    assert "CD-MA has unfinished runs that are not counted (seed 1: interrupted at round 2 of 4)." in page
+    missing = uneven(curves)
+    assert missing.notes[0] == "These runs were not begun: CD-MA, seed 1."
+    alone = dataclasses.replace(cut, results={**cut.results, "CD-MA": cut.results["CD-MA"][1:]})
+    labels = [line.get_label() for line in alone.plot("value").get_lines()]
+    assert labels == ["CD-MA (unfinished)", "CD-MAGE", "CODASCA"]
+    with pytest.warns(UserWarning, match="unfinished"):
+        assert np.isnan(alone.table("value").loc["CD-MA", "value"])
+
+
+def test_ctrl_c_keeps_what_was_run_and_says_where_it_ended(task, monkeypatch):
+    run, calls = compare_module.run, []
+
+    def pressed(*arguments, **options):
+        calls.append(options["seed"])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        result = run(*arguments, **options)
+        return dataclasses.replace(result, interrupted=True) if len(calls) == 5 else result
+
+    monkeypatch.setattr(compare_module, "run", pressed)
+    one = {"A": METHODS["CD-MA"], "B": METHODS["CD-MA"]}
+    options = {"rounds": 0, "metrics": fm.metrics.Value()}
+    with pytest.warns(UserWarning, match=r"interrupted before B, seed 1: with folder=\.\.\. the same call would go on"):
+        curves = fm.compare(task.problem, task.clients, one, seeds=range(3), **options)
+    assert {name: len(results) for name, results in curves.results.items()} == {"A": 2, "B": 1}
+    assert curves.notes[0] == "These runs were not begun: A, seed 2; B, seed 1; B, seed 2."
+    with pytest.warns(UserWarning, match="interrupted in A, seed 0, after 0 of 0 rounds"):
+        assert set(fm.compare(task.problem, task.clients, one, **options).results) == {"A"}
+    calls[:] = [0] * 3
+    with pytest.raises(KeyboardInterrupt):  # there is nothing to keep
+        fm.compare(task.problem, task.clients, one, **options)
 
 
 def test_every_run_has_a_folder_of_its_own_for_its_clients_states(task, tmp_path):

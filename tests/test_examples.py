@@ -14,6 +14,7 @@ from fedminimax.data import datasets
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = {
+    "absent_silos": ("--small", "--rounds", "10", "--seeds", "1"),
     "auc_mnist": ("--rounds", "2", "--clients", "20", "--network", "MLP", "--methods", "CD-MAGE+"),
     "extract_features": ("--data", "digits", "--backbone", "random", "--size", "16", "--pca", "8", "--limit", "200"),
     "fair_features": ("--data", "small.npz", "--alphas", "0.5", "--clients", "4", "--methods", "ScaffPD", "--seeds", "1",
@@ -28,6 +29,7 @@ SMALL = {
     "wgan_figure1": ("--rounds", "10", "--seeds", "1", "--penalties", "0.01"),
 }  # fmt: skip
 SAYS = {
+    "absent_silos": r"50% answer, each request +ScaffPDStale +None",
     "auc_mnist": r"CD-MAGE\+ +0\.\d",
     "extract_features": r"is right for [3-9]\d\.\d% of the test images",
     "fair_features": r"ScaffPD +\d\d\.\d\d",

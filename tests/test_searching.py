@@ -373,6 +373,10 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch, whole):
     first = sweep(**options)
     monkeypatch.undo()
     assert first.interrupted
+    told = json.loads((tmp_path / "progress.json").read_text())  # for those who watch
+    assert {n: told[n] for n in ("settings", "finished", "seeds", "length", "rounds", "total")} == {
+        "settings": 5, "finished": 2, "seeds": 2, "length": 4, "rounds": sum(rounds), "total": 5 * 2 * 4
+    }  # fmt: skip
     assert fm.Sweep.load(tmp_path).interrupted
     assert first.rounds_run.tolist() == [[4, 4], [4, 4], [0, 0], [0, 0], [0, 0]]
     np.testing.assert_allclose(first.values(DISTANCE)[:2], whole.values(DISTANCE)[:2], rtol=1e-5)
@@ -385,6 +389,7 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch, whole):
     second = sweep(**options)
     assert len(run) == 2, "the part under way and the last one"
     assert not second.interrupted
+    assert not (tmp_path / "progress.json").exists()
     same(whole, second, exact=False)
     same(second, sweep(**options))
     assert len(run) == 2

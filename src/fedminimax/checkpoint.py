@@ -1,14 +1,15 @@
 """Checkpoints on disk: all that a run goes on from, each whole or not there.
 
-A checkpoint is a folder ``checkpoints/<round>.<number>``. Its arrays are written by orbax-checkpoint, which puts them in their
-place when they are complete; then comes ``checkpoint.json``, with what the arrays are and a hash of every file. A folder
-without it is none, and one of which a hash is wrong is damaged: the one before takes its place.
+A checkpoint is a folder ``checkpoints/<round>.<number>``. Its arrays are written by orbax-checkpoint; when they are complete
+comes ``checkpoint.json``, with what the arrays are and a hash of every file. A folder without it is none, and one of which a
+hash is wrong is damaged: the one before takes its place.
 
 Clients' states that live in files stay there. The store's log leads back to how they were (:mod:`fedminimax.engines.undo`).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -32,8 +33,8 @@ from fedminimax.result import Result
 
 CHECKPOINTS = "checkpoints"
 _MANIFEST, _ARRAYS, _TOGETHER = "checkpoint.json", "arrays", "together"
-_SMALL = 2**16
-"""Bytes below which arrays are saved as one: each that is saved alone costs a file's worth of work."""
+_SMALL = 2**24
+"""Bytes below which arrays are saved as one: each that is saved alone costs files, and more time than its bytes."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Checkpoint:
         return Result(**{**self.result.__dict__, "client_states": store})
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of what a run's bits depend on beside fedminimax."""
     found = {}
@@ -97,8 +99,8 @@ def write(folder: Path, name: str, result: Result, facts: dict[str, Any]) -> Non
         small = [array for array in arrays if array.nbytes < _SMALL]
         tree = {f"{k:06d}": array for k, array in enumerate(arrays) if array.nbytes >= _SMALL}
         tree[_TOGETHER] = np.frombuffer(b"".join([b"\0", *(array.tobytes() for array in small)]), np.uint8)
-        place.mkdir(parents=True, exist_ok=True)
-        _orbax().save((place / _ARRAYS).resolve(), tree, force=True)
+        (place / _ARRAYS).mkdir(parents=True)
+        _save(place / _ARRAYS, tree)
         manifest = {
             "format": FORMAT,
             "version": __version__,
@@ -126,7 +128,7 @@ def read(folder: Path, name: str) -> Checkpoint:
     place = folder / CHECKPOINTS / name
     manifest = _checked(place)
     importlib.import_module("fedminimax.algorithms")  # it names the classes of its states, which must be known
-    tree = _orbax().restore((place / _ARRAYS).resolve())
+    tree = _handler().restore((place / _ARRAYS).resolve())
     together, at, arrays = np.asarray(tree[_TOGETHER]), 1, []
     for k, (kind, shape) in enumerate(manifest["shapes"]):
         dtype, count = np.dtype(kind), int(np.prod(shape, dtype=np.int64))
@@ -188,17 +190,25 @@ def prune(folder: Path, keep: int) -> str | None:
 
 def warm_up() -> None:
     """Load what saving needs, which takes a second: best while something is compiled."""
-    _orbax()
+    _handler()
 
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in (folder / CHECKPOINTS).glob(f"*/{_MANIFEST}"))
 
 
-def _orbax() -> Any:
-    import orbax.checkpoint
+def _handler() -> Any:
+    # Trained weights hardly shrink; one file for many arrays is what `_SMALL` is for; and that a checkpoint is there whole or
+    # not at all is the manifest's business. Without compression, database and orbax's own renaming it takes half the time.
+    from orbax.checkpoint import PyTreeCheckpointHandler
 
-    return orbax.checkpoint.PyTreeCheckpointer()
+    return PyTreeCheckpointHandler(use_ocdbt=False, use_compression=False)
+
+
+def _save(place: Path, tree: dict[str, np.ndarray]) -> None:
+    from orbax.checkpoint.args import PyTreeSave
+
+    _handler().save(place.resolve(), args=PyTreeSave(tree))
 
 
 def _inside(folder: Path) -> Iterator[Path]:

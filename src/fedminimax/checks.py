@@ -37,3 +37,31 @@ def real(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return float("nan")
+
+
+_NO_NUMBERS = {
+    "O": "objects: convert it to numbers, for instance by array.astype(float)",
+    "U": "texts: number its categories, or read a table with fedminimax.data.tabular",
+    "S": "bytes: convert it to numbers",
+    "M": "dates: convert them to numbers, such as days since the first",
+    "m": "times: convert them to numbers, such as days",
+}
+
+
+def numbers(name: str, value: Any) -> None:
+    """Raise an error unless a value is numbers or an array of them."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "torch":
+        raise InputError(f"{name} is a PyTorch {kind.__name__}: give a NumPy array, such as tensor.detach().cpu().numpy().")
+    if hasattr(value, "columns") and hasattr(value, "to_numpy"):
+        raise InputError(
+            f"{name} is a {kind.__name__}: give arrays, such as {{'inputs': frame[columns].to_numpy(), 'labels': "
+            "frame[label].to_numpy()}, or a whole table to fedminimax.data.tabular.federate."
+        )
+    try:
+        known = getattr(value, "dtype", None)  # of an array: no copy is made to find out
+        dtype = known if isinstance(known, np.dtype) else np.asarray(value).dtype
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if dtype.kind in _NO_NUMBERS:
+        raise InputError(f"{name} has {_NO_NUMBERS[dtype.kind]}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +105,8 @@ def demo_command(
     if out.exists() and not out.is_dir():
         raise InputError(f"--out is {out}, which is a file: give a folder.")
     keep_programs()
-    demo(out, data, rounds, seeds, split)
+    if demo(out, data, rounds, seeds, split).page is None:
+        raise typer.Exit(1)
 
 
 @app.command("fair")
@@ -114,49 +116,76 @@ def fair_command(
     ] = "digits",
     label: Annotated[str, typer.Option(help="The column of a table to predict.")] = "",
     client: Annotated[str, typer.Option(help="The column of a table that says who holds a row.")] = "",
+    task: Annotated[str, typer.Option(help="classification or regression, where a label of numbers may be either.")] = "",
+    positive: Annotated[
+        str, typer.Option("--label-positive", help="Of two classes the one that is looked for; default: the rarer.")
+    ] = "",
+    exclude: Annotated[
+        list[str], typer.Option("--exclude", "--ignore", help="Columns to leave out, with commas; may be given again.")
+    ] = [],  # noqa: B006  (typer reads it, and nobody changes it)
+    include: Annotated[
+        list[str], typer.Option(help="Columns to use that would be left out, such as a date; may be given again.")
+    ] = [],  # noqa: B006
+    group: Annotated[str, typer.Option(help="A sensitive column: rates by its values are shown.")] = "",
     clients: Annotated[int, typer.Option(help="How many clients an image or feature data set is divided among.")] = 20,
     alpha: Annotated[float, typer.Option(help="The Dirichlet concentration: the smaller, the less alike they are.")] = 0.05,
-    methods: Annotated[str, typer.Option(help="Methods, with commas; the first is compared with the others.")] = (
-        "ScaffPD,FedAvg,DRFA"
-    ),
-    rho: Annotated[str, typer.Option(help="Price of leaving equal weights; several, with commas, draw the trade-off.")] = "0.1",
+    methods: Annotated[
+        str, typer.Option(help="Methods, with commas; the first is compared with the others. FedAvg:size weighs by size.")
+    ] = "ScaffPD,FedAvg,FedAvg:size,DRFA",
+    penalty: Annotated[
+        list[str], typer.Option(help="chi2:0.1, agnostic, cvar:0.3 or qfair:1; several, given again, draw the trade-off.")
+    ] = [],  # noqa: B006
+    rho: Annotated[str, typer.Option(help="0.1 is --penalty chi2:0.1; several, with commas, draw the trade-off.")] = "",
+    weights: Annotated[str, typer.Option(help="equal or size: the p_i of FedAvg and its kin, and of the average.")] = "equal",
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", help="Step sizes not to search, as ScaffPD.tau=0.3,sigma=0.1; may be given again."),
+    ] = [],  # noqa: B006
     rounds: Annotated[int, typer.Option(help="How many communication rounds.")] = 200,
     local_steps: Annotated[int, typer.Option(help="Local steps a round, K.")] = 20,
     batch_size: Annotated[int, typer.Option(help="Examples a local step; 0: all of a client's.")] = 32,
-    loss: Annotated[str, typer.Option(help="squared or entropy.")] = "squared",
+    loss: Annotated[str, typer.Option(help="entropy or squared; default: entropy for classes, squared for a quantity.")] = "",
     ridge: Annotated[float, typer.Option(help="l2 regularisation of the model.")] = 1e-3,
-    ignore: Annotated[str, typer.Option(help="Columns of a table to leave out, with commas.")] = "",
     test_share: Annotated[float, typer.Option(help="The share of each client's rows that is kept for testing.")] = 0.25,
     min_rows: Annotated[int, typer.Option(help="Clients with fewer rows are left out.")] = 20,
     seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
     seed: Annotated[int, typer.Option(help="The seed of the division into clients, training and test data.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where to write the tables and figures.")] = Path("fedminimax-fair"),
+    out: Annotated[Path, typer.Option(help="Where to write the tables, the figures and the page.")] = Path("fedminimax-fair"),
 ) -> None:
     """Train models that are fair to the worst client, by several methods, on your table or on a data set."""
+    import shlex
+
     from fedminimax.cache import keep_programs
     from fedminimax.commands.fair import Request, fair
 
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out is {out}, which is a file: give a folder.")
-    listed = lambda text: [part.strip() for part in text.split(",") if part.strip()]
+    listed = lambda *texts: [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if penalty and rho:
+        raise InputError("--rho is short for --penalty chi2: give one of the two.")
     request = Request(
         data=data,
         label=label or None,
         client=client or None,
+        task=task or None,
+        positive=positive or None,
+        include=listed(*include),
+        exclude=listed(*exclude),
+        group=group or None,
         clients=clients,
         alpha=alpha,
         methods=listed(methods),
-        rhos=[_number("--rho", part) for part in listed(rho)],
+        penalties=list(penalty) or [f"chi2:{_number('--rho', part)}" for part in listed(rho or "0.1")],
+        weights=weights,
+        settings=list(set_),
         rounds=rounds,
         local_steps=local_steps,
         batch_size=batch_size or None,
-        loss=loss,
+        loss=loss or None,
         ridge=ridge,
-        ignore=listed(ignore),
         test_share=test_share,
         min_rows=min_rows,
         seeds=seeds,
         seed=seed,
+        command=shlex.join(["fedminimax", *sys.argv[1:]]),
     )
     keep_programs()
     fair(request, out)
@@ -348,17 +377,28 @@ def _first_line(entry: Any) -> str:
     return (inspect.getdoc(entry) or "").split("\n")[0]
 
 
+def _sentence(message: Warning | str, *_: object, **__: object) -> str:
+    """Return a warning as the sentence that it is, without the line of code that it came from."""
+    return f"Warning: {message}\n"
+
+
 def main() -> None:
     """Run the command line. Wrong input is one sentence, not a traceback, unless ``--debug`` is given."""
     arguments = sys.argv[1:]
     # --debug is welcome anywhere on the line, not only before the command.
     debug = _DEBUG in arguments
+    before = warnings.formatwarning
     try:
+        if not debug:
+            warnings.formatwarning = _sentence
         app(args=[a for a in arguments if a != _DEBUG])
     except InputError as error:
         if debug:
             raise
         from rich.console import Console
+        from rich.markup import escape
 
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
+    finally:
+        warnings.formatwarning = before

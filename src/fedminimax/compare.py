@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import textwrap
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Engine
 from fedminimax.engines.program import rehearse
 from fedminimax.errors import InputError
+from fedminimax.folders import Record
 from fedminimax.inputs import check_input
 from fedminimax.metrics import Metric
 from fedminimax.metrics import named as named_metrics
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from fedminimax.report.evidence import Evidence
+
+_WIDTH = 100
+"""How many letters of a note below a figure go into a line."""
 _CLOSE = 0.05
 """How far two uploads may be apart and still count as equal."""
 
@@ -39,13 +45,30 @@ _CLOSE = 0.05
 class Curves:
     """The outcome of :func:`compare`.
 
+    Means are over runs that are alike: one that Ctrl-C ended is left out where others are finished, and runs of different
+    lengths are compared at the round that all have reached. :attr:`notes` says so, and so do figures and tables.
+
     Attributes:
         results: for each method its results, one a seed.
         algorithms: the methods as they were run, their cohorts matched.
+        rounds: how many rounds were asked for.
+        seeds: which seeds were.
     """
 
     results: dict[str, list[Result]]
     algorithms: dict[str, Algorithm]
+    rounds: int = 0
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know: runs that were not begun, not finished, or are shorter than others."""
+        from fedminimax.report.caveats import uneven
+
+        begun = {(name, result.seed) for name, results in self.results.items() for result in results}
+        missing = [f"{name}, seed {seed}" for name in self.algorithms for seed in self.seeds if (name, seed) not in begun]
+        told = [f"These runs were not begun: {'; '.join(missing)}."] if missing else []
+        return [*told, *uneven(self._evidence()[0])]
 
     def plot(self, metric: str, against: str = "round", ax: Axes | None = None, **options: Any) -> Axes:
         """Draw a metric against "round", "floats_up", "grad_evals" or any other cost, with a band over seeds.
@@ -56,27 +79,56 @@ class Curves:
             ax: where to draw; by default a new figure.
             options: passed to :func:`fedminimax.plots.bands`.
         """
-        return plots.bands(self.results, metric, against=against, ax=ax, **options)
+        _, compared = self._evidence()
+        part = {name: runs or self.results[name] for name, runs in compared.items()}
+        shown = {name if compared[name] else f"{name} (unfinished)": runs for name, runs in part.items()}
+        ax = plots.bands(shown, metric, against=against, ax=ax, **options)
+        if notes := self.notes:
+            said = "\n".join(line for note in notes for line in textwrap.wrap(note, _WIDTH))
+            ax.annotate(said, (0, 0), (0, -34), "axes fraction", "offset points", va="top", fontsize=7)
+        return ax
 
     def table(self, metric: str) -> pd.DataFrame:
-        """Return one row a method: the metric at the end (mean and spread over seeds), and what a round and a run cost."""
-        import pandas as pd
+        """Return one row a method: the metric (mean and spread over seeds) and the round and seeds it is of, and costs.
 
+        Where runs are not alike, a warning says how, and ``attrs["notes"]`` has it too.
+        """
+        from fedminimax.frames import Table
+
+        evidence, compared = self._evidence()
         rows = []
-        for name, results in self.results.items():
-            last = np.array([plots.values_of(r, metric)[-1] for r in results])
-            one = results[0]
+        for name, results in compared.items():
+            ends = [max(0, int(np.searchsorted(r.history["round"], evidence.round, side="right")) - 1) for r in results]
+            last = np.array([plots.values_of(r, metric)[k] for r, k in zip(results, ends, strict=True)])
+            sums = [r.costs["grad_evals"][: evidence.round].sum() if r.costs else 0.0 for r in results]
+            one = next((r for r in results if r.costs), None)
             rows.append(
                 {
                     "method": name,
-                    metric: last.mean(),
-                    "spread": last.std(),
+                    metric: last.mean() if results else np.nan,
+                    "spread": last.std() if results else np.nan,
+                    "seeds": len(results),
+                    "round": evidence.round,
                     "cohort": getattr(self.algorithms[name], "cohort_size", None) or "all",
-                    "floats up a round": float(np.mean(one.costs["floats_up"])) if one.costs else 0.0,
-                    "gradients": float(np.mean([r.costs["grad_evals"].sum() if r.costs else 0.0 for r in results])),
+                    "floats up a round": 0.0 if one is None else float(np.mean(one.costs["floats_up"])),
+                    "gradients": float(np.mean(sums)) if results else np.nan,
                 }
             )
-        return pd.DataFrame(rows).set_index("method")
+        table = Table(rows).set_index("method")
+        if notes := self.notes:
+            table.attrs["notes"] = notes
+            warnings.warn(" ".join(notes), stacklevel=2)
+        return table
+
+    def _evidence(self) -> tuple[Evidence, dict[str, list[Result]]]:
+        """Return the runs as a report compares them, and for each method the results that are."""
+        from fedminimax.report.evidence import Evidence
+
+        record = lambda name, result: Record.of(result, name, wanted=max(self.rounds, result.rounds))
+        pairs = [(record(name, result), result) for name, results in self.results.items() for result in results]
+        evidence = Evidence.of(record for record, _ in pairs)
+        result_of = {id(record): result for record, result in pairs}
+        return evidence, {name: [result_of[id(record)] for record in runs] for name, runs in evidence.counted.items()}
 
     def frame(self) -> pd.DataFrame:
         """Return all histories as one table with the columns "method" and "seed"."""
@@ -132,18 +184,30 @@ def compare(
     if match_upload is not False:
         floats = budget(problem, clients, named, match_upload)
         named = {name: at_upload(problem, clients, method, floats) for name, method in named.items()}
-    results: dict[str, list[Result]] = {name: [] for name in named}
-    for seed in seeds:
+    found = Curves({name: [] for name in named}, named, rounds, tuple(seeds))
+    for seed in found.seeds:
         for name, method in named.items():
             apart = getattr(carrier, "apart", lambda name: carrier)(f"{name}-{seed}")
             if folder is not None:
                 options["folder"] = RunFolder(Path(folder) / name / f"seed-{seed}", label=name)
-            results[name].append(
-                run(problem, clients, method, rounds=rounds, seed=seed, metrics=judged, engine=apart, **options)
-            )
-            if results[name][-1].interrupted:
-                return Curves({n: r for n, r in results.items() if r}, named)
-    return Curves(results, named)
+            try:
+                result = run(problem, clients, method, rounds=rounds, seed=seed, metrics=judged, engine=apart, **options)
+            except KeyboardInterrupt:  # before its first round
+                return _interrupted(found, f"before {name}, seed {seed}", folder)
+            found.results[name].append(result)
+            if result.interrupted:
+                return _interrupted(found, f"in {name}, seed {seed}, after {result.rounds} of {rounds} rounds", folder)
+    return found
+
+
+def _interrupted(found: Curves, where: str, folder: str | os.PathLike[str] | None) -> Curves:
+    """Return what there is when Ctrl-C ends a comparison, and say so."""
+    done = {name: results for name, results in found.results.items() if results}
+    if not done:
+        raise KeyboardInterrupt
+    how = "the same call goes on from there" if folder is not None else "with folder=... the same call would go on from there"
+    warnings.warn(f"compare was interrupted {where}: {how}.", stacklevel=3)
+    return replace(found, results=done)
 
 
 def upload(problem: AnyProblem, clients: ClientSource, algorithm: Algorithm) -> int:

@@ -5,6 +5,7 @@ A run's folder has
 - ``run.json``: which method, settings, seed and label, how far it came, and what the columns of its history are;
 - ``history.csv``: one row an evaluation, the metrics that are numbers and the costs up to then, exact to the last bit;
 - ``arrays.npz``: the metrics that are arrays, such as one number for each client, [evaluations, ...];
+- ``identity.json``: checksums of what makes it this run: its method, problem, data and metrics;
 - ``environment.json``: versions, the machine, the command;
 - ``log.txt``: what happened, with the time;
 - ``figures/``: pictures that belong to it, such as grids of samples.
@@ -39,9 +40,11 @@ if TYPE_CHECKING:  # reports are made without JAX
 
 FORMAT = 1
 """The number of this layout; folders with a greater one were written by a later version."""
-RUN, HISTORY, ARRAYS, ENVIRONMENT, LOG, FIGURES = (
-    "run.json", "history.csv", "arrays.npz", "environment.json", "log.txt", "figures"
+RUN, HISTORY, ARRAYS, ENVIRONMENT, LOG, FIGURES, IDENTITY = (
+    "run.json", "history.csv", "arrays.npz", "environment.json", "log.txt", "figures", "identity.json"
 )  # fmt: skip
+PLAN, PROGRESS = "plan.json", "progress.json"
+"""In the folder of a sweep: what it is, and how far it is while it goes."""
 RUNNING, FINISHED, INTERRUPTED, STOPPED, DIVERGED = "running", "finished", "interrupted", "stopped", "diverged"
 """How a run stands."""
 
@@ -65,6 +68,7 @@ class Record:
         hyper: the hyper-parameters by name, those that are numbers, texts or lists.
         seconds: the wall time of its rounds.
         notes: anything else worth keeping that JSON can hold.
+        data: a checksum of the clients' data; empty: not known. In a run's own folder ``identity.json`` has it.
         folder: where it is; None: nowhere yet.
     """
 
@@ -82,6 +86,7 @@ class Record:
     hyper: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     notes: dict[str, Any] = field(default_factory=dict)
+    data: str = ""
     folder: Path | None = None
 
     @classmethod
@@ -137,8 +142,7 @@ class Record:
         place = Path(folder)
         kept = read_json(place / RUN)
         columns, arrays = kept.pop("columns"), kept.pop("arrays")
-        kept.pop("format")
-        kept.pop("version")
+        kept = {name: value for name, value in kept.items() if name in cls.__dataclass_fields__}
         try:
             with (place / HISTORY).open(newline="") as file:
                 names, *rows = csv.reader(file)
@@ -148,7 +152,8 @@ class Record:
             if arrays:
                 with np.load(place / ARRAYS) as packed:  # which may be an evaluation ahead of the table, never behind
                     history |= {name: packed[name.replace("/", "\\")][: len(rows)] for name in arrays}
-            return cls(**{**kept, "costs": tuple(kept["costs"])}, history=history, folder=place)
+            kept |= {"costs": tuple(kept["costs"]), "data": kept.get("data") or data_checksum(place / IDENTITY)}
+            return cls(**kept, history=history, folder=place)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise InputError(f"The run in {place} cannot be read ({error}): a file of it is damaged or missing.") from error
 
@@ -157,12 +162,28 @@ class Record:
         return replace(self, label=label)
 
 
+def data_checksum(path: Path) -> str:
+    """Return the checksum of the clients' data from a file that has the identity of a run or of a sweep; empty: not known."""
+    with suppress(InputError, LookupError, TypeError):
+        clients = read_json(path)["identity"]["clients"]
+        return f"{clients['count']} clients, {clients['contents']}"
+    return ""
+
+
 def runs_in(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Find the folders of runs at or below a path, in the order of their names."""
     root = Path(path)
     if not root.is_dir():
         raise InputError(f"There is no folder {root}: give the folder of a run or of an experiment.")
     yield from (found.parent for found in sorted(root.rglob(RUN)))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder where there is none; what stands in the way is an error that says so."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The folder {path} cannot be made ({error.strerror}): give another place.") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

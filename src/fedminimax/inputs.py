@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +22,13 @@ from fedminimax.players import Tree
 from fedminimax.problems.forms import AnyProblem
 from fedminimax.problems.robust import Problem, RobustProblem
 from fedminimax.result import Result
+
+MADE_ON = "made on"
+"""Where a result's ``info`` has the fingerprint of what it was made on."""
+_ROWS = 512
+"""How many rows of the data tell them apart."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""What differs in the text of a function between two processes."""
 
 
 def check_input(
@@ -49,6 +59,43 @@ def check_input(
     bound.check(clients)
     algorithm.check(clients)
     return bound, clients
+
+
+def fingerprint(problem: Problem, clients: ClientSource) -> dict[str, Any]:
+    """Return what a run was made on, by which another one's clients and problem can be told from it.
+
+    Of the data a checksum of some rows: enough to notice a mistake, and cheap for any amount.
+    """
+    known: dict[str, Any] = {"problem": problem.name, "clients": clients.count}
+    if isinstance(clients, ClientData):
+        rows = np.linspace(0, clients.total - 1, min(clients.total, _ROWS)).astype(int)
+        some = [np.asarray(clients.sizes), *(np.asarray(leaf)[rows] for leaf in jax.tree.leaves(clients.fields))]
+        known |= {"examples": clients.total, "contents": zlib.crc32(b"".join(part.tobytes() for part in some))}
+    return known
+
+
+def check_continued(result: Result, problem: Problem, clients: ClientSource, algorithm: Algorithm) -> None:
+    """Raise an :class:`InputError` where a result cannot be continued on these clients, and warn of what has changed.
+
+    A step that is made smaller, or data that have grown, are good reasons to go on with something else, and mistakes as often.
+    """
+    there, here = result.info.get(MADE_ON, {}), fingerprint(problem, clients)
+    if there and there["clients"] != here["clients"]:
+        raise InputError(
+            f"The result to continue has {there['clients']} clients, but here are {here['clients']}: give the same clients, or "
+            "begin a new run from its state, start=Snapshot(result.state)."
+        )
+    changed = []
+    if there and there != here:
+        same_data = there.get("contents") == here.get("contents")
+        changed.append(
+            f"the problem was {there['problem']}, and is {here['problem']}" if same_data else "the clients' data are others"
+        )
+    before, now = (_ADDRESS.sub("", text) for text in (result.settings, repr(algorithm)))
+    if before != now:
+        changed.append(f"the method was {before}, and is {now}")
+    if changed:
+        warnings.warn(f"The run goes on, but not as it was: {'; '.join(changed)}.", stacklevel=4)
 
 
 def beginning(algorithm: Algorithm, problem: Problem, count: int, start: Any) -> Snapshot | None:

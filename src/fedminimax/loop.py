@@ -11,6 +11,7 @@ import numpy as np
 from fedminimax.engines.execution import Execution
 from fedminimax.engines.simulator import ROOM
 from fedminimax.federation import accounting
+from fedminimax.inputs import MADE_ON, fingerprint
 from fedminimax.observers import Watched, tell, wanted
 from fedminimax.plan import Plan
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -34,6 +35,7 @@ class Loop:
         self._story, self._clock, self._interrupted = Story(plan.before, plan.now, plan.first), _Clock(), False
         self._watched = Watched(plan.method, repr(plan.algorithm), plan.seed, plan.first, plan.last, execution, self)
         self._watched.eval_every = plan.every
+        self._made_on = fingerprint(plan.problem, plan.clients)
         costs = dict.fromkeys(accounting.names(gossip=isinstance(plan.problem, PersonalizedProblem)), 0.0)
         self._watched.costs = {**costs, **self._story.total} if plan.resumed is not None else costs
 
@@ -112,6 +114,7 @@ class Loop:
             compile_seconds=self._clock.compiling,
             interrupted=self._interrupted,
             stopped=self._watched.stopped,
+            info={MADE_ON: self._made_on},
         )
 
     @property

@@ -18,7 +18,7 @@ from fedminimax.federation.availability import Availability
 from fedminimax.federation.guard import Guard
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
-from fedminimax.inputs import beginning, check_input
+from fedminimax.inputs import beginning, check_continued, check_input
 from fedminimax.metrics import Metric, named
 from fedminimax.players import Tree
 from fedminimax.problems.forms import AnyProblem
@@ -117,6 +117,8 @@ def planned(
         availability.check(data.count)
     if record and before is not None and before.trace is None:
         raise InputError("The result to continue has no trace to add to: record from the first round on.")
+    if before is not None and before.method == type(algorithm).__name__:
+        check_continued(before, bound, data, algorithm)
     begin = beginning(algorithm, bound, data.count, start)
     first = 0 if begin is None else begin.round
     last = first + rounds

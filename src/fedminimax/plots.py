@@ -62,6 +62,38 @@ def client_bars(
     return _plain(ax)
 
 
+def sorted_sites(
+    values: Mapping[str, Any],
+    *,
+    label: str = "accuracy",
+    higher_is_better: bool = True,
+    dashed: Sequence[str] = (),
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw each method's clients from its worst to its best, as one curve: for more clients than have names on an axis.
+
+    A point (20%, v) says that a fifth of the clients is no better off than v. The worst fifth is shaded.
+
+    Args:
+        values: for each method the value of every client, [N].
+        label: what the values are.
+        higher_is_better: whether larger values are better.
+        dashed: the names of baselines, drawn dashed.
+        ax: where to draw.
+    """
+    if not values:
+        raise InputError("sorted_sites needs at least one method's values.")
+    ax = _axes(ax, width=6.4)
+    for name, given in values.items():
+        value = np.sort(np.asarray(given, float))[:: 1 if higher_is_better else -1]
+        share = (np.arange(len(value)) + 1) / max(len(value), 1)
+        ax.step(100 * share, value, "--" if name in dashed else "-", where="pre", label=name, linewidth=1.6)
+    ax.axvspan(0, 20, color="0.9", zorder=0)
+    ax.set(xlabel="share of clients (%), each method's worst first; shaded: the worst fifth", ylabel=label, xlim=(0, 100))
+    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    return _plain(ax)
+
+
 def fairness_scatter(summaries: Mapping[str, Mapping[str, float]], *, label: str = "accuracy", ax: Axes | None = None) -> Axes:
     """Draw each method's worst-20% against its average (filled) and its best-20% (hollow), as Figure 4 of the SCAFF-PD paper.
 
@@ -103,7 +135,8 @@ def bands(
 ) -> Axes:
     """Draw a metric over rounds for several methods or settings: the mean over seeds, with a band from least to greatest.
 
-    With one curve for each rho this is the trade-off of Figure 3 of the SCAFF-PD paper.
+    With one curve for each rho this is the trade-off of Figure 3 of the SCAFF-PD paper. Where the runs of one name are not
+    equally long, it is drawn as far as all of them go, and the legend says so.
 
     Args:
         curves: for each name its results, one a seed.
@@ -119,7 +152,9 @@ def bands(
         common = min(len(one) for one in found)  # a run that was stopped is shorter
         values = np.array([one[:common] for one in found])
         across = np.mean([values_of(result, against)[:common] for result in results], axis=0)
-        (line,) = ax.plot(across, values.mean(axis=0), "--" if name in dashed else "-", label=name, linewidth=1.8)
+        shorter = any(len(one) > common for one in found)
+        shown = f"{name} (all seeds up to round {results[0].history['round'][common - 1]})" if shorter else name
+        (line,) = ax.plot(across, values.mean(axis=0), "--" if name in dashed else "-", label=shown, linewidth=1.8)
         ax.fill_between(across, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
     ax.set(xlabel=against.replace("_", " "), ylabel=(label or metric).replace("_", " "))
     ax.legend(frameon=False, fontsize=8)

@@ -43,6 +43,7 @@ class Result:
         compile_seconds: the wall time of the first call: compilation (unless it was kept from an earlier run) and one round.
         interrupted: whether Ctrl-C ended it early; it can be continued with ``run(..., start=result)``.
         stopped: why an observer ended it early; None: none did.
+        info: under "made on" the problem's name, the number of clients and a checksum of some of their data.
     """
 
     state: Any
@@ -139,6 +140,10 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one file, without pickle; a crash while writing leaves the old file as it was."""
         target = Path(path)
+        if not target.name or target.is_dir():
+            raise InputError(
+                f"{str(path)!r} is a folder: give the path of a file to write, such as {str(target / 'run.fmx')!r}."
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         contents = wire.encode(self.record())
         unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")

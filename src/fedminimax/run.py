@@ -65,7 +65,8 @@ def run(
         availability: who answers; by default everybody.
         trace: a record of cohorts and local steps to replay.
         record: keep a trace of this run in the result.
-        start: what to start from. A result is continued exactly, from its last round and with its seed. A
+        start: what to start from. A result is continued exactly, from its last round and with its seed; other hyper-parameters
+            or data than it was made with are said in a warning, and another number of clients is an error. A
             ``Snapshot(state, client_states, round)`` gives an algorithm's state, the clients' own where they have any, and
             the number of the next round, which schedules, traces and randomness go by; a state alone is taken at round 0. A
             dict gives some fields of the state but the players by name, such as ``{"z": z0}`` of FessGDA.

@@ -18,7 +18,7 @@ from fedminimax.checkpoint import Checkpoint
 from fedminimax.checkpointing import Checkpoints, interval
 from fedminimax.engines.execution import Snapshot
 from fedminimax.errors import InputError
-from fedminimax.folders import log, read_json, write_atomically, write_json
+from fedminimax.folders import IDENTITY, log, read_json, write_atomically, write_json
 from fedminimax.identity import differences, identity
 from fedminimax.inputs import beginning
 from fedminimax.observers import Observer
@@ -27,7 +27,7 @@ from fedminimax.plan import Plan
 from fedminimax.recorder import Label, Recorder, say
 from fedminimax.result import Result
 
-IDENTITY, LOCK, SPEC, STATES = "identity.json", "lock", "spec.toml", "client_states"
+LOCK, SPEC, STATES = "lock", "spec.toml", "client_states"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class RunFolder:
         path = Path(self.path)
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file, but a run needs a folder: name another.")
-        path.mkdir(parents=True, exist_ok=True)
+        folders.make_folder(path)
         with locked(path):
             plan = _where_it_began(plan, path)
             found = self._found(plan, path)

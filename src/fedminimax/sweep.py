@@ -127,6 +127,8 @@ def sweep(
             known = before.better | by.known
             return replace(before, settings=settings or before.settings, selected_by=by.metric, better=known)
         common = Common(plan, strategy, every, varied, devices)
+        count = len(settings) if suggests is None else total // rounds
+        ledger.progress(method=plan.method, settings=count, seeds=len(used), length=int(rounds), total=total * len(used))
         with SweepBar(plan.method, total * len(used), progress) as bar:
             conductor = Conductor(common, ledger, used, rounds, side_by_side, bar.add)
 

@@ -63,6 +63,11 @@ ROSTER = [
         rates=("tau", "sigma"),
         boxed={"tau": 0.3, "lr_x": 0.06},
     ),
+    Row(
+        fm.ScaffPDStale(0.02, 0.02, mu_x=0.2, local_steps=3, batch_size=4),
+        rates=("tau", "sigma"),
+        boxed={"tau": 0.3, "lr_x": 0.06},
+    ),
 ]
 
 NODES = [

@@ -197,8 +197,10 @@ def test_read_table_reads_commas_and_tabs(tmp_path):
     [
         (np.arange(21) / 2, "regression"),
         (np.arange(21), "regression"),
-        (np.arange(40) % 20, "classification"),
-        ([f"v{i}" for i in range(30)], "classification"),
+        ([0, 1, 1, 0], "classification"),
+        ([-1.5, 2.5, np.nan], "classification"),
+        (["v", "w", "u"], "classification"),
+        ([f"v{i}" for i in range(20)] + ["V1"], "classification"),  # twenty classes, one spelt in two ways
         ([True, False], "classification"),
     ],
 )
@@ -206,6 +208,23 @@ def test_task_is_guessed_from_the_label(tmp_path, values, task):
     path = tmp_path / "t.csv"
     pd.DataFrame({"y": values, "who": np.arange(len(values)) % 2}).to_csv(path, index=False)
     assert read_table(path, "y", "who").task == task
+    assert read_table(path, "y", "who", task="classification").task == "classification"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.arange(40) % 20, r"20 different numbers \(0, 1, 2, 3, 4, 5, \.\.\., 19\).*--task classification or --task regr"),
+        (np.arange(33) % 11, r"'y' of t\.csv has 11 different numbers \(0, 1, 2, 3, 4, 5, \.\.\., 10\), which may be classes"),
+        ([0.5, 1, 1.5, 1], r"3 different numbers \(0\.5, 1, 1\.5\)"),
+        ([f"v{i}" for i in range(21)], r"21 different texts \(v0, v1, .*choose another column, or say --task classification"),
+    ],
+)
+def test_a_label_that_may_be_either_asks_for_the_task(tmp_path, values, message):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"y": values, "who": np.arange(len(values)) % 2}).to_csv(path, index=False)
+    with pytest.raises(InputError, match=message):
+        read_table(path, "y", "who")
     assert read_table(path, "y", "who", task="classification").task == "classification"
 
 
@@ -445,8 +464,18 @@ def test_small_clients_and_unusable_rows_are_counted(people):
         ({"seed": -1}, "seed is -1"),
         ({"dtype": "int32"}, "dtype is 'int32'"),
         ({"dtype": "nonsense"}, "dtype is 'nonsense'"),
-        ({"ignore": ["heigth"]}, "did you mean 'height'"),
-        ({"ignore": ["height", "year", "wage", "job", "old"]}, "no column left to learn from"),
+        ({"exclude": ["heigth"]}, "did you mean 'height'"),
+        ({"exclude": ["height", "year", "wage", "job", "old"]}, "no column left to learn from"),
+        (
+            {"include": ["heigth"]},
+            r"people has no column 'heigth' to include \(did you mean 'height'\?\): choose one of town, h",
+        ),
+        ({"include": ["height", "job"], "exclude": ["job", "job"]}, "'job' is both to be included and to be excluded"),
+        ({"include": ["label"]}, "'label' is the label of people, which is no feature"),
+        ({"include": "town"}, "'town' is the client column of people, which is no feature"),
+        ({"group": "labell"}, r"no column 'labell' to group by \(did you mean 'label'\?\)"),
+        ({"group": "label"}, "'label' is the label: group by another"),
+        ({"group": "height"}, "'height' of people has 265 values, too many to group by: make at most 100 groups"),
     ],
 )
 def test_federate_says_what_is_wrong_with_its_arguments(people, arguments, message):
@@ -456,11 +485,15 @@ def test_federate_says_what_is_wrong_with_its_arguments(people, arguments, messa
 
 def test_federate_says_what_is_wrong_with_a_column(people):
     many = changed(people, height=[f"v{i}" for i in range(265)])
-    with pytest.raises(InputError, match=r"'height' of people has \d+ categories, more than 100: drop it.*ignore=\['height'\]"):
-        federate(many)
-    assert "year" in federate(many, ignore=["height"]).features
-    with pytest.raises(InputError, match="'height' of people has the type datetime64"):
-        federate(changed(people, height=pd.Timestamp("2020-01-01")))
+    with pytest.raises(
+        InputError, match=r"'height' of people has 265 categories, more than 100: group its values, or do not inc"
+    ):
+        federate(many, include=["height"])
+    assert federate(many).features == federate(people, exclude="height").features
+    odd = changed(people, height=pd.Timedelta("1h"))
+    with pytest.raises(InputError, match=r"'height' of people has the type timedelta64.* exclude=\['height'\]"):
+        federate(odd)
+    assert federate(odd, exclude=["height"]).features == federate(people, exclude="height").features
     with pytest.raises(InputError, match="'height' has an infinite number"):
         federate(changed(people, height=np.inf))
     with pytest.raises(InputError, match="lists or the like"):

@@ -1,10 +1,13 @@
 """A whole experiment through the command line: one folder, that goes on wherever it was stopped."""
 
+import dataclasses
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -130,6 +133,8 @@ def test_the_folder_has_everything(finished):
     assert record.on["held/each"] == "validation"
     assert record.better["held/mean"] == "higher"
     np.testing.assert_array_equal(record.history["round"], [0, 2, 4, 6])
+    assert {r.data for r in outcome_of(finished).records} == {record.data}, "all had the same clients, and say so"
+    assert record.data.startswith("4 clients, ")
 
 
 def test_the_winner_is_the_best_on_held_out_data_and_its_runs_are_runs(finished):
@@ -258,6 +263,72 @@ def test_interrupted_it_goes_on_run_by_run(tmp_path, monkeypatch, capsys):
     assert outcome_of(tmp_path / "here").status == "interrupted"  # since the other has not been run
     assert call("resume", "here", cwd=tmp_path) == 0
     same(tmp_path / "whole", tmp_path / "here")
+
+
+def test_a_table_is_of_runs_that_are_alike(finished):
+    outcome = outcome_of(finished)
+    assert outcome.table()["runs"].tolist() == [2, 2]
+    assert not outcome.table().attrs["notes"]
+    cut = {name: values[:2] for name, values in outcome.records[1].history.items()}
+    short = dataclasses.replace(outcome.records[1], history=cut, rounds=2, status="interrupted")
+    uneven = dataclasses.replace(outcome, records=[outcome.records[0], short, *outcome.records[2:]])
+    table = uneven.table()
+    assert (table["runs"].tolist(), table["rounds"].tolist()) == ([1, 2], [6, 6])
+    assert table.loc["FessGDA", "accuracy/all"] == outcome.records[0].history["accuracy/all"][-1]
+    assert "FessGDA has unfinished runs that are not counted (seed 1: interrupted at round 2 of 6)." in table.attrs["notes"]
+
+
+def pressed(arguments, there, cwd):
+    """Press Ctrl-C in a process of its own when a file is there; return its code and what it said."""
+    command = [sys.executable, "-c", "from fedminimax.cli import main; main()", *arguments]
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        while not there() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.returncode, said
+
+
+SEARCH = """\
+rounds = 1000000
+[problem]
+name = "quadratic"
+clients = 3
+[methods.plain]
+method = "ParallelSGDA"
+lr_x = [0.01, 0.02]
+lr_y = 0.01
+[metrics.Distance]
+[search]
+select = "Distance/total"
+"""
+
+
+def test_ctrl_c_in_a_search_keeps_it(tmp_path):
+    (tmp_path / "spec.toml").write_text(SEARCH)
+    progress = tmp_path / "runs" / "spec" / "sweeps" / "plain" / "progress.json"
+    code, said = pressed(["run", "spec.toml"], lambda: progress.exists() and "rounds" in progress.read_text(), tmp_path)
+    assert code == 1, said
+    assert "To go on:  fedminimax resume runs/spec" in said
+    assert "Traceback" not in said
+    assert outcome_of(tmp_path / "runs" / "spec").status == "interrupted"
+    assert 0 < json.loads(progress.read_text())["rounds"] < 2_000_000
+    assert list(progress.parent.glob("parts/*.npz")), "it goes on from there"
+
+
+def test_ctrl_c_while_the_report_is_written_leaves_the_runs(finished, monkeypatch):
+    monkeypatch.undo()  # of the report that is not written
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("fedminimax.report"), "report", interrupt)
+    with pytest.warns(UserWarning, match=r"The report was not written \(interrupted\).*fedminimax report .* writes it"):
+        outcome = resume(finished)
+    assert outcome.status == "finished"
 
 
 def test_a_run_that_fails_or_diverges_does_not_take_the_others_with_it(tmp_path, capsys):

@@ -211,7 +211,7 @@ def test_what_only_the_data_tells(tmp_path):
 def test_what_is_no_toml_has_its_line_too(tmp_path):
     (found,) = mistakes("rounds = 3\nseeds = two\n", tmp_path)
     assert found.startswith("2: this is not TOML")
-    with pytest.raises(fm.InputError, match="cannot be read"):
+    with pytest.raises(fm.InputError, match=r"There is no file .*nothing.toml.*fedminimax init writes one"):
         fm.Experiment.from_toml(tmp_path / "nothing.toml")
 
 

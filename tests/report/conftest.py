@@ -48,7 +48,7 @@ def experiment(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "silos"
     for k, label in enumerate(("B & <b>co</b>", "A")):  # in an order of its own, and a name that HTML would read
         for seed in range(3):
-            one = made_up(label, seed, 0.7 + 0.1 * k + 0.01 * seed * (1 + k) + 0.003 * (seed == 1), clients=6)
+            one = made_up(label, seed, 0.7 + 0.1 * k + 0.01 * seed * (1 + k) + 0.003 * (seed == 1), clients=6, data="six")
             one.write(root / "runs" / str(k) / f"seed-{seed}")
     from fedminimax import plots
 

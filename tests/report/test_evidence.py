@@ -7,7 +7,7 @@ from scipy import stats
 import fedminimax as fm
 from fedminimax import folders
 from fedminimax.report import Evidence, rich_table, summary
-from fedminimax.report.tables import latex
+from fedminimax.report.tables import latex, tex
 from fedminimax.report.words import listed, number, p_value, quantity
 
 
@@ -122,9 +122,12 @@ def test_runs_of_different_lengths_are_compared_at_the_common_one(runs):
     rows = {row.label: row for row in evidence.rows("score")}
     assert rows["A"].mean == pytest.approx(0.5), "half way"
     assert rows["B"].verdict == "best"
-    assert any(
-        "20 to 40 rounds). They are compared at round 20, where the shortest ends (B, seed 0)" in n for n in evidence.notes
-    )
+    (said,) = (note for note in evidence.notes if "not equally long" in note)
+    assert "(20 to 40 rounds). They are compared at round 20" in said
+    assert said.endswith("Shorter than others: B, seed 0, at 20; B, seed 1, at 20; B, seed 2, at 20.")
+    many = Evidence.of([*runs("A", [1.0] * 12, rounds=20), *runs("B", [1.0], rounds=40, status="stopped")])
+    assert any(note.endswith("A, seed 7, at 20; and 4 more.") for note in many.notes)
+    assert not any("equally long" in note for note in Evidence.of(runs("A", [1.0, 2.0])).notes)
     uneven = Evidence.of([*runs("A", [1.0], rounds=21, every=7), *runs("B", [1.0], rounds=20, every=2)])
     assert (uneven.round, uneven.at(uneven.counted["A"][0])) == (20, 2)
     assert any("not evaluated at the same rounds: the nearest before are taken, 14 to 20" in note for note in uneven.notes)
@@ -167,10 +170,32 @@ def test_latex_has_the_best_in_bold_and_nothing_that_breaks_it(runs):
     evidence = Evidence.of([*runs("A_1 & 50%", [0.9, 0.8, 0.7]), *runs("B", [0.89, 0.79, 0.71])])
     text = latex(evidence)
     assert r"A\_1 \& 50\% & \textbf{\boldmath $0.80 \pm 0.10$}" in text
-    assert r"B & $0.797 \pm 0.090$$^{\approx}$" in text
+    assert r"B & $0.797 \pm 0.090{}^{\approx}$" in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert [line.replace(r"\&", "").count("&") for line in rows] == [2, 2, 2]
     assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    assert "resizebox" not in text
+    assert [tex(name) for name in ("β ≤ 1", "a<b|c~d^e", "\\x{#}", "Ω, Α", "two\nlines")] == [
+        r"$\beta$ $\leq$ 1", r"a\textless{}b\textbar{}c\textasciitilde{}d\textasciicircum{}e", r"\textbackslash{}x\{\#\}",
+        r"$\Omega$, Α", "two lines",
+    ]  # fmt: skip
+
+
+def test_a_wide_table_is_turned_and_made_to_fit(runs):
+    more = {"score on a rather long name": np.arange(11.0), "another one": np.arange(11.0)}
+    better = {"score": "higher", "loss": "lower", **dict.fromkeys(more, "higher")}
+    small = np.arange(11) * 1e-9
+    evidence = Evidence.of(
+        one for label in "ABC" for one in runs(label, [0.9, 0.8], history={**more, "loss": small}, better=better)
+    )
+    rows = [line for line in latex(evidence).splitlines() if line.endswith(r"\\")]
+    assert rows[0] == r"Metric & A & B & C \\"
+    assert [line.split(" & ")[0] for line in rows[1:]] == [
+        r"score $\uparrow$", r"loss $\downarrow$", r"score on a rather long name $\uparrow$", r"another one $\uparrow$"
+    ]  # fmt: skip
+    assert r"$1.000 \cdot 10^{-8} \pm 0{}^{\approx}$" in rows[2]
+    assert r"\resizebox{\linewidth}{!}{%" in latex(evidence)
+    assert "booktabs, graphicx" in latex(evidence)
 
 
 @pytest.mark.parametrize(

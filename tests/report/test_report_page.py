@@ -25,7 +25,7 @@ def unpack(text):
 class Reader(HTMLParser):
     """Collect what a page refers to, its headings, and whether its tags are closed in order."""
 
-    VOID = ("meta", "br", "img", "input", "link", "hr")
+    VOID = ("meta", "br", "wbr", "img", "input", "link", "hr")
 
     def __init__(self, text):
         super().__init__()
@@ -133,6 +133,16 @@ def test_many_clients_become_quantiles_and_the_heaviest(run):
     assert w["count"] == 1000
 
 
+def test_weights_are_known_under_any_label(run):
+    """A spec may call them what it likes: the numbers beside them tell."""
+    w = np.full((11, 3), 1 / 3)
+    beside = {"mine/entropy": np.ones(11), "mine/largest": np.full(11, 1 / 3)}
+    renamed = run("A", 0, history={"mine/each": w, **beside, "other/each": w})
+    evidence = Evidence.of([renamed])
+    assert [entry["metric"] for entry in weights(evidence)] == ["mine/each"]
+    assert [entry["metric"] for entry in clients(evidence)] == ["other/each"]
+
+
 def test_sweeps_mark_what_diverged(run):
     t = np.array([0, 10])
     loss = np.array([[[2.0, 1.0], [2.0, 3.0]], [[2.0, np.inf], [2.0, 1.0]]])
@@ -177,6 +187,7 @@ def test_the_commands(experiment, run, tmp_path, monkeypatch):
         (("report", experiment, "--better", "lower"), "give --metric too"),
         (("report", experiment, "--metric", "nope"), "no metric 'nope'"),
         (("report", experiment, "--out", "page.csv"), "a file that is no page"),
+        (("report", experiment, "--out", "page.csv/page.html"), "The folder page.csv cannot be made"),
     ):
         with pytest.raises(fm.InputError, match=message):
             raise call(*words).exception

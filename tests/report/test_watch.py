@@ -59,12 +59,60 @@ def test_how_it_stands(going, run):
     folders.write_json(going / "experiment.json", {**kept, "failed": {"A/seed-2": "no"}})
     assert look(going).runs[2].status == "failed"
     folders.write_json(going / "experiment.json", kept)
-    (going / "sweeps" / "A").mkdir(parents=True)
-    assert look(going).runs[2].status == "searching hyper-parameters"
-    assert look(going).left is None, "how long a search takes is not known"
     finish(going, run)
     assert look(going).ended
     assert look(going).words == "3 of 3 runs finished; nothing is running any more."
+
+
+PROGRESS = {"format": 1, "version": "0", "settings": 12, "seeds": 3, "length": 20, "total": 720}
+
+
+def test_a_search_says_how_far_it_is(going):
+    """One row for all its settings and seeds: which are done, and the time that its rounds so far let one expect."""
+    kept = folders.read_json(going / "experiment.json")
+    folders.write_json(going / "experiment.json", {**kept, "labels": ["A", "B"]})
+    search = going / "sweeps" / "B"
+    search.mkdir(parents=True)
+    assert look(going).runs[-1].status == "waiting", "its seeds are those of A's runs"
+    (row,) = (r for r in look(going).runs if r.seed is None)
+    assert (row.label, row.words, row.stands_for) == ("B", "searching hyper-parameters", 3), "it has only just begun"
+    assert look(going).left is None
+    told = {"finished": 4, "early": 2, "rounds": 240, "timed": 200, "seconds": 50.0}
+    folders.write_json(search / "progress.json", PROGRESS | told)
+    (row,) = (r for r in look(going).runs if r.seed is None)
+    assert (row.rounds, row.wanted) == (240, 720)
+    assert row.words == (
+        "searching hyper-parameters: 4 of 12 settings with 3 seeds each done, 2 ended early, about 2 min 00 s left"
+    )
+    standing = look(going)
+    assert standing.share == pytest.approx((20 + 10 + 0 + 240) / (3 * 20 + 720))
+    assert standing.words == "1 of 6 runs finished, 35% of the rounds, about 2 min 15 s left."
+    assert [r["seed"] for r in standing.payload()["runs"] if r["label"] == "B"] == ["all"]
+    out = io.StringIO()
+    watch(going, once=True, console=Console(file=out, width=160))
+    assert "240 / 720" in out.getvalue()
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
+    for folder in (going, search):
+        (folder / "lock").write_text(f"process {int(gone.stdout)} on {socket.gethostname()}")
+    assert look(going).words.endswith("its process is gone: fedminimax resume goes on with it.")
+    assert [r.words for r in look(going).runs if r.seed is None] == ["its process is gone; it can be resumed"]
+    kept = folders.read_json(going / "experiment.json")
+    folders.write_json(going / "experiment.json", {**kept, "failed": {"B/sweep": "no"}})
+    assert [r.status for r in look(going).runs if r.label == "B"] == ["failed"] * 3
+
+
+def test_a_search_of_its_own_can_be_watched(tmp_path):
+    folders.write_json(tmp_path / "plan.json", {"format": 1, "version": "0"})
+    folders.write_json(tmp_path / "progress.json", PROGRESS | {"rounds": 72})
+    assert look(tmp_path).words == "0 of 3 runs finished, 10% of the rounds."
+    assert not look(tmp_path).ended
+    folders.write_json(tmp_path / "sweep.json", {"format": 1, "version": "0", "interrupted": True})
+    assert (look(tmp_path).runs[0].words, look(tmp_path).ended) == ("interrupted", True)
+    (tmp_path / "lock").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+    assert (look(tmp_path).runs[0].status, look(tmp_path).ended) == ("searching hyper-parameters", False), "it goes on"
+    folders.write_json(tmp_path / "sweep.json", {"format": 1, "version": "0", "interrupted": False})
+    (tmp_path / "progress.json").unlink()
+    assert look(tmp_path).words == "1 of 1 runs finished; nothing is running any more."
 
 
 def test_folders_without_an_experiment_and_runs_half_written(run, tmp_path):

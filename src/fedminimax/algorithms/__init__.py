@@ -19,6 +19,7 @@ from fedminimax.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus
 from fedminimax.algorithms.parallel_sgda import ParallelSGDA
 from fedminimax.algorithms.q_fed_avg import QFedAvg
 from fedminimax.algorithms.scaff_pd import ScaffPD
+from fedminimax.algorithms.scaff_pd_stale import ScaffPDStale
 from fedminimax.algorithms.scaffold import Scaffold
 from fedminimax.algorithms.sliding import Sliding, SlidingNN
 from fedminimax.algorithms.smoothed_agda import SmoothedAGDA
@@ -60,6 +61,7 @@ __all__ = [
     "Proximal",
     "QFedAvg",
     "ScaffPD",
+    "ScaffPDStale",
     "Scaffold",
     "Sliding",
     "SlidingNN",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedminimax import players
-from fedminimax.algorithms.base import algorithm, state, static
+from fedminimax.algorithms.base import S, algorithm, state, static
 from fedminimax.algorithms.robust import LossReport, RobustMethod, Update, descend, heard
 from fedminimax.errors import InputError
 from fedminimax.federation.client import Client, Reply
@@ -36,8 +37,37 @@ class ScaffPDState(NamedTuple):
         return self.w
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrimalDual(RobustMethod[S]):
+    """The hyper-parameters and the clients' programs of SCAFF-PD, which its variants share."""
+
+    tau: Scalar
+    sigma: Scalar
+    theta: Scalar = 1.0
+    mu_x: Scalar = 0.0
+    lr_x: Scalar | None = None
+    report_size: int | None = static(default=None, kw_only=True)
+
+    def steps_at(self, growth: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return tau_r, sigma_r and theta_r, from gamma_r / gamma_0 and the last ratio of two gammas (0 in the first round)."""
+        return self.tau / jnp.sqrt(growth), self.sigma * jnp.sqrt(growth), self.theta * jnp.sqrt(ratio)
+
+    def report(self, problem: RobustClientProblem, client: Client, x: Tree) -> Reply[LossReport]:
+        """Return f_i(x), and keep c_i, the gradient there."""
+        loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
+        return Reply(LossReport(loss), note=gradient)
+
+    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, x_variate: Tree, tau: jax.Array) -> Update:
+        """Return Delta u_i, the mean direction of the client's corrected local steps."""
+        steps = self.steps_of(client)
+        lr = tau / steps if self.lr_x is None else self.lr_x
+        correction = players.sub(x_variate, client.note)
+        end = descend(problem, client, x, lr, steps, self.batch_size, correction=correction)
+        return Update(players.scale(players.sub(x, end), 1.0 / (lr * steps)))
+
+
 @algorithm
-class ScaffPD(RobustMethod[ScaffPDState]):
+class ScaffPD(PrimalDual[ScaffPDState]):
     r"""An accelerated primal-dual method whose local steps are corrected by fresh control variates.
 
     Everybody takes part. Each round:
@@ -52,13 +82,17 @@ class ScaffPD(RobustMethod[ScaffPDState]):
 
        .. math:: x^{r+1} = x^r - \tau_r \sum_i w_i^{r+1} \Delta u_i,\quad \Delta u_i = (x^r - u_i) / (\eta K)
 
-    Secure aggregation holds by construction: the server sees each number f_i, but of the vectors c_i and :math:`\Delta u_i`
-    only two sums with weights w, never a single client's. With psi strongly convex it converges linearly (Theorem 5.5, constant
-    steps), else as 1/R^2 (Theorem 5.1, with :math:`\gamma_{r+1} = \gamma_r (1 + \mu \tau_r)`,
-    :math:`\tau_r = \tau_0 (\gamma_0 / \gamma_r)^{1/2}`, :math:`\sigma_r = \sigma_0 (\gamma_r / \gamma_0)^{1/2}`,
+    The server's program needs each number f_i, and of the vectors c_i and :math:`\Delta u_i` two sums with weights w. What
+    travels is another matter: each reply is that client's own c_i, its exact gradient, or :math:`\Delta u_i`, and is added up
+    on arrival (docs/fairness.md).
+
+    With psi strongly convex it converges linearly (Theorem 5.5, constant steps), else as 1/R^2 (Theorem 5.1, with
+    :math:`\gamma_{r+1} = \gamma_r (1 + \mu \tau_r)`, :math:`\tau_r = \tau_0 (\gamma_0 / \gamma_r)^{1/2}`,
+    :math:`\sigma_r = \sigma_0 (\gamma_r / \gamma_0)^{1/2}`,
     :math:`\theta_r = \sigma_{r-1} / \sigma_r`). In the first round the previous losses are those of x^0.
 
-    A client whose loss is lost or refused by the guard counts for nothing in that round.
+    A client whose loss is lost or refused by the guard counts for nothing in that round, and the method stops at a distance
+    from the solution: where silos may be away, use :class:`ScaffPDStale`.
 
     Args:
         tau: tau_0, the step of x on the server.
@@ -72,19 +106,15 @@ class ScaffPD(RobustMethod[ScaffPDState]):
         report_size: examples for f_i and c_i; None: all.
     """
 
-    tau: Scalar
-    sigma: Scalar
-    theta: Scalar = 1.0
-    mu_x: Scalar = 0.0
-    lr_x: Scalar | None = None
-    report_size: int | None = static(default=None, kw_only=True)
-
     @classmethod
     def from_theory(cls, L_xx: float, L_wx: float, mu_x: float, mu_w: float = 0.0, **static_fields: Any) -> ScaffPD:
         """Return the paper's steps for L_xx-smooth, mu_x-strongly convex f_i whose vector is L_wx-Lipschitz in x.
 
         With mu_w > 0, psi's strong convexity: Condition 5.2 by Lemma B.8 and (B.54) with C = 1. With mu_w = 0: Condition 5.1
         with (B.35) for delta = c_alpha = 1/2, tau_0 = 1 / (48 L_xx) and sigma_0 = 3 L_xx / L_wx^2.
+
+        The proof also wants tau / (K lr_x) >= 6.9 (Condition 5.2) or 3.5 (5.1), for (B.18); with lr_x = None it is 1. For K > 1
+        the steps are therefore the paper's but not covered by it: ``lr_x=tau / (7 K)`` is, for Condition 5.2.
         """
         if not (L_xx > 0 and L_wx > 0 and mu_x > 0 and mu_w >= 0):
             raise InputError(
@@ -107,8 +137,7 @@ class ScaffPD(RobustMethod[ScaffPDState]):
 
     def round(self, problem: RobustProblem, state: ScaffPDState, clients: Clients) -> ScaffPDState:
         """Collect losses, step the weights, then the model."""
-        tau, sigma = self.tau / jnp.sqrt(state.growth), self.sigma * jnp.sqrt(state.growth)
-        theta = self.theta * jnp.sqrt(state.ratio)
+        tau, sigma, theta = self.steps_at(state.growth, state.ratio)
         cohort = clients.all()
         reports = heard(cohort.map(self.report, state.x), clients.count)
         slope = reports.neutral(reports.losses + theta * (reports.losses - state.losses))
@@ -122,19 +151,6 @@ class ScaffPD(RobustMethod[ScaffPDState]):
         moved = ScaffPDState(x, w, known, growth, state.growth / growth)
         return players.select(reports.anybody, moved, state)
 
-    def report(self, problem: RobustClientProblem, client: Client, x: Tree) -> Reply[LossReport]:
-        """Return f_i(x), and keep c_i, the gradient there."""
-        loss, gradient = problem.value_and_grad(x, client.batch(self.report_size))
-        return Reply(LossReport(loss), note=gradient)
-
     def send_variate(self, problem: RobustClientProblem, client: Client) -> Update:
         """Return c_i, to be summed with the weights w."""
         return Update(client.note)
-
-    def local_update(self, problem: RobustClientProblem, client: Client, x: Tree, x_variate: Tree, tau: jax.Array) -> Update:
-        """Return Delta u_i, the mean direction of the client's corrected local steps."""
-        steps = self.steps_of(client)
-        lr = tau / steps if self.lr_x is None else self.lr_x
-        correction = players.sub(x_variate, client.note)
-        end = descend(problem, client, x, lr, steps, self.batch_size, correction=correction)
-        return Update(players.scale(players.sub(x, end), 1.0 / (lr * steps)))

@@ -77,26 +77,35 @@ def demo(
     pooled = in_one_place(federation)
     for seed in range(seeds):
         for name, method in methods().items():
-            result = run(
-                problem,
-                federation.train,
-                method,
-                rounds=rounds,
-                seed=seed,
-                eval_every=max(1, rounds // 20),
-                metrics=judges,
-                progress=WORST,
-                folder=RunFolder(folder / "runs" / name / f"seed-{seed}", label=name, on=dict.fromkeys(SHOWN, "test")),
-            )
+            try:
+                result = run(
+                    problem,
+                    federation.train,
+                    method,
+                    rounds=rounds,
+                    seed=seed,
+                    eval_every=max(1, rounds // 20),
+                    metrics=judges,
+                    progress=WORST,
+                    folder=RunFolder(folder / "runs" / name / f"seed-{seed}", label=name, on=dict.fromkeys(SHOWN, "test")),
+                )
+            except KeyboardInterrupt:  # before its first round
+                return _interrupted(results, pooled, f"before {name}, seed {seed}", console)
             if result.interrupted:
-                console.print(f"Interrupted in {name} after {result.rounds} rounds: the same command goes on from there.")
-                return Outcome(results, pooled, None)
+                where = f"in {name}, seed {seed}, after {result.rounds} of {rounds} rounds"
+                return _interrupted(results, pooled, where, console)
             results[name].append(result)
     console.print(_table(results, pooled))
     console.print(_verdict(results, pooled), highlight=False)
     page = report(folder, title="Fair to the worst client", metric=WORST)
     console.print(f"Report: {page}", soft_wrap=True)
     return Outcome(results, pooled, page)
+
+
+def _interrupted(results: dict[str, list[Result]], pooled: dict[str, float], where: str, console: Console) -> Outcome:
+    """Say that nothing is compared yet, and how it goes on: runs of different lengths would say nothing."""
+    console.print(f"Interrupted {where}: the same command goes on from there.", highlight=False)
+    return Outcome(results, pooled, None)
 
 
 def in_one_place(federation: Federation) -> dict[str, float]:

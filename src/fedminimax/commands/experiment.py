@@ -15,7 +15,7 @@ from fedminimax.experiments.execute import ENDED, resume
 from fedminimax.experiments.experiment import Experiment
 from fedminimax.experiments.outcome import Outcome
 from fedminimax.experiments.outline import Outline
-from fedminimax.folders import RUN, Record
+from fedminimax.folders import RUN, Record, make_folder
 
 
 def run_file(spec: Path, changes: Sequence[str], out: Path | None, dry_run: bool, console: Console | None = None) -> bool:
@@ -60,7 +60,7 @@ def write_spec(path: Path, data: str, console: Console | None = None) -> None:
     name = data.replace("-", "_")
     if name not in known:
         raise InputError(f"There is no file to start from for {data!r}: choose one of {', '.join(known)}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     path.write_text((templates / f"{name}.toml").read_text(encoding="utf-8"), encoding="utf-8")
     console.print(
         f"Wrote {path}. Change what you like in it, and then:  fedminimax run {path}", highlight=False, soft_wrap=True

@@ -1,20 +1,26 @@
-"""``fedminimax fair``: from a table or a data set to the fairness table, its figures, and what was noticed on the way."""
+"""``fedminimax fair``: from a table or a data set to honest tables, figures and a page, and what was noticed on the way."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import tempfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table as Grid
 
-from fedminimax import plots
+from fedminimax import folders, plots
+from fedminimax.commands.printing import print_found, print_sheet
 from fedminimax.data import datasets, published, tabular
-from fedminimax.data.federation import Federation
+from fedminimax.data.federation import CLASSIFICATION, REGRESSION, Federation
 from fedminimax.data.silos import silos
 from fedminimax.errors import InputError
-from fedminimax.fairness import Comparison, contest
-from fedminimax.penalties import ChiSquare
+from fedminimax.fairness.comparison import Comparison
+from fedminimax.fairness.contests import checked, contest
+from fedminimax.fairness.page import render
+from fedminimax.fairness.sheets import MOST_ROWS, Sheet, column_sheet, label_sheet, trade_off_sheet
+from fedminimax.fairness.words import EQUAL, check_choice, penalty_of, penalty_text, settings_of
+from fedminimax.penalties import Penalty
+from fedminimax.problems.robust_model import ENTROPY, SQUARED
 
 _TABLE_ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
 
@@ -26,55 +32,109 @@ class Request:
     data: str = "digits"
     label: str | None = None
     client: str | None = None
+    task: str | None = None
+    positive: str | None = None
+    include: list[str] = field(default_factory=list)
+    exclude: list[str] = field(default_factory=list)
+    group: str | None = None
     clients: int = 20
     alpha: float = 0.05
-    methods: list[str] = field(default_factory=lambda: ["ScaffPD", "FedAvg", "DRFA"])
-    rhos: list[float] = field(default_factory=lambda: [0.1])
+    methods: list[str] = field(default_factory=lambda: ["ScaffPD", "FedAvg", "FedAvg:size", "DRFA"])
+    penalties: list[str] = field(default_factory=lambda: ["chi2:0.1"])
+    weights: str = EQUAL
+    settings: list[str] = field(default_factory=list)
     rounds: int = 200
     local_steps: int = 20
     batch_size: int | None = 32
-    loss: str = "squared"
+    loss: str | None = None
     ridge: float = 1e-3
-    ignore: list[str] = field(default_factory=list)
     test_share: float = 0.25
     min_rows: int = 20
     seeds: int = 1
     seed: int = 0
+    command: str = ""
 
 
 def fair(request: Request, folder: Path, console: Console | None = None) -> Comparison:
-    """Train, print the fairness table, and write tables and figures into a folder."""
+    """Train, print the tables, and write tables, figures and the page into a folder."""
     console = console or Console()
-    if not request.rhos:
-        raise InputError("--rho needs a number, such as 0.1.")
+    penalties = check(request)
+    check_folder(folder)
     federation = load(request)
     _describe(federation, request, console)
-    found = _compare(federation, request, request.methods, request.rhos[0], console)
-    console.print(_grid(found))
+    found = _compare(federation, request, request.methods, penalties[0], console)
+    print_found(found, console)
     folder.mkdir(parents=True, exist_ok=True)
-    found.table().to_csv(folder / "table.csv", index_label="method")
-    found.clients().to_csv(folder / "clients.csv", index_label="client")
-    files = [folder / "table.csv", folder / "clients.csv", *found.figures(folder)]
-    if len(request.rhos) > 1:
-        files += _trade_off(federation, request, found, folder, console)
-    console.print("Written: " + ", ".join(str(path) for path in files), soft_wrap=True)
+    figures, more = found.figures(folder), list[Sheet]()
+    if len(penalties) > 1:
+        sheet, drawn = _trade_off(federation, request, found, penalties, folder, console)
+        figures, more = [*figures, *drawn], [sheet]
+    written = [*_files(found, folder), *figures, folder / "report.html"]
+    title = f"{Path(request.data).name}: {_predicted(federation)}"
+    written[-1].write_text(render(found, title, figures, request.command, more), encoding="utf-8")
+    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
     return found
+
+
+def check(request: Request) -> list[Penalty]:
+    """Return the penalties, or say what is misspelt: before any data is read."""
+    checked(request.methods, request.rounds, request.seeds, request.weights)
+    settings_of(request.settings, request.methods)
+    if request.loss is not None:
+        check_choice("--loss", request.loss, (ENTROPY, SQUARED))
+    if request.task is not None:
+        check_choice("--task", request.task, (CLASSIFICATION, REGRESSION))
+        if request.task == REGRESSION and request.loss == ENTROPY:
+            raise InputError("--loss entropy is for classes: a regression has the squared loss.")
+    for option, value, least in (("--local-steps", request.local_steps, 1), ("--batch-size", request.batch_size or 0, 0)):
+        if value < least:
+            raise InputError(f"{option} is {value}: give at least {least}.")
+    if request.ridge < 0:
+        raise InputError(f"--ridge is {request.ridge}: it must not be negative.")
+    if not request.penalties:
+        raise InputError("--penalty needs one, such as chi2:0.1.")
+    return [penalty_of(text) for text in request.penalties]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise an :class:`InputError` unless files can be written into a folder, or into one that can be made there."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out is {folder}, which is a file: give a folder.")
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"--out is {folder}, but {place} is a file: give a folder elsewhere.")
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise InputError(f"--out is {folder}, where nothing can be written ({error.strerror}): give another folder.") from None
 
 
 def load(request: Request) -> Federation:
     """Return the federation: a user's table, a published table, a file of features, or an image data set."""
     name = request.data
-    split = {"test_share": request.test_share, "min_rows": request.min_rows, "seed": request.seed, "ignore": request.ignore}
     if name.lower().endswith(_TABLE_ENDINGS):
         if request.label is None or request.client is None:
             raise InputError(f"{name} is a table: say which column to predict (--label) and which names the client (--client).")
-        return tabular.federate(tabular.read_table(name, request.label, request.client), **split)  # type: ignore[arg-type]
+        return _federate(tabular.read_table(name, request.label, request.client, request.task, request.positive), request)
     if name.replace("-", "_") in published.TABLES:
-        if request.label is not None:
-            raise InputError(f"--label is for a table of your own; {name} has a label of its own.")
-        return tabular.federate(published.load_table(name, client=request.client), **split)  # type: ignore[arg-type]
-    for option, value in (("--label", request.label), ("--client", request.client)):
-        if value is not None:
+        for option, value in (("--label", request.label), ("--task", request.task)):
+            if value is not None:
+                what = option.removeprefix("--")
+                raise InputError(f"{option} is for a table of your own; {name} has a {what} of its own.")
+        table = published.load_table(name, client=request.client)
+        return _federate(replace(table, positive=request.positive) if request.positive else table, request)
+    columns: dict[str, str | list[str] | None] = {
+        "--label": request.label,
+        "--client": request.client,
+        "--task": request.task,
+        "--group": request.group,
+    }
+    columns |= {"--label-positive": request.positive, "--include": request.include, "--exclude": request.exclude}
+    for option, asked in columns.items():
+        if asked:
             raise InputError(f"{option} is for tables (.csv, .tsv, .parquet); {name} is divided by --clients and --alpha.")
     if not name.lower().endswith(".npz") and name.replace("-", "_") not in datasets.DATASETS:
         known = ", ".join([*datasets.DATASETS, *published.TABLES])
@@ -82,7 +142,25 @@ def load(request: Request) -> Federation:
     return silos(datasets.load(name), request.clients, request.alpha, seed=request.seed)
 
 
+def _federate(table: tabular.Table, request: Request) -> Federation:
+    return tabular.federate(
+        table,
+        test_share=request.test_share,
+        min_rows=request.min_rows,
+        seed=request.seed,
+        include=request.include,
+        exclude=request.exclude,
+        group=request.group,
+    )
+
+
+def _predicted(federation: Federation) -> str:
+    encoder = federation.encoder
+    return "a class by site" if encoder is None else f"{encoder.label} by {encoder.client}"
+
+
 def _describe(federation: Federation, request: Request, console: Console) -> None:
+    """Say before training what the columns were taken for, who has what, and what was left out."""
     train, test = federation.train, federation.test
     what = f"{len(federation.classes)} classes" if federation.classes else "a quantity"
     console.print(
@@ -90,6 +168,11 @@ def _describe(federation: Federation, request: Request, console: Console) -> Non
         f"examples each, {train.total} in all; {test.total} for testing; {len(federation.features)} features, {what} "
         "to predict."
     )
+    for sheet in (column_sheet(federation), label_sheet(federation)):
+        if sheet is not None:
+            print_sheet(sheet, console, MOST_ROWS)
+    for note in federation.notes:
+        console.print(note, highlight=False, markup=False)
     if federation.missing:
         most = sorted(federation.missing.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{column} {count}" for column, count in most[:5])
@@ -104,62 +187,54 @@ def _describe(federation: Federation, request: Request, console: Console) -> Non
 
 
 def _compare(
-    federation: Federation, request: Request, methods: list[str], rho: float, console: Console, title: str = "Step sizes"
+    federation: Federation, request: Request, methods: list[str], penalty: Penalty, console: Console, **options: object
 ) -> Comparison:
-    console.print(f"[bold]{title}[/bold] (searched on the training data with rho = {rho:g}; the same budget for all)")
+    title = f"searched on the training data with the penalty {penalty_text(penalty)}; the same budget for all"
+    console.print(f"[bold]Step sizes[/bold] ({title})", highlight=False)
+    settings = settings_of(request.settings, request.methods)
     return contest(
         federation,
         methods,
-        penalty=ChiSquare(rho),
+        penalty=penalty,
         rounds=request.rounds,
         local_steps=request.local_steps,
         batch_size=request.batch_size,
         loss=request.loss,
         ridge=request.ridge,
+        weights=request.weights,
         seeds=request.seeds,
-        tell=lambda line: console.print(f"  {line}", highlight=False),
+        settings={name: values for name, values in settings.items() if name in methods},
+        tell=lambda line: console.print(f"  {line}", highlight=False, markup=False),
         busy=console.status,
+        **options,  # type: ignore[arg-type]
     )
 
 
-def _grid(found: Comparison) -> Grid:
-    table = found.table()
-    share = found.higher_is_better
-    grid = Grid(title=f"Test {found.label} over all {found.federation.train.count} clients")
-    grid.add_column("method")
-    for column in ("average", "worst 20%", "best 20%", "worst client", "variance", "entropy of w"):
-        grid.add_column(column, justify="right")
-    best = table["worst20"].max() if share else table["worst20"].min()
-    show = (lambda v: f"{100 * v:.2f}%") if share else (lambda v: f"{v:.4g}")
-    for method, row in table.iterrows():
-        worst = show(row["worst20"])
-        spread = f"{1e4 * row['variance']:.1f}" if share else f"{row['variance']:.4g}"
-        grid.add_row(
-            str(method),
-            show(row["mean"]),
-            f"[bold green]{worst}[/bold green]" if row["worst20"] == best else worst,
-            show(row["best20"]),
-            show(row["worst"]),
-            spread,
-            f"{row['w_entropy']:.3f}",
-        )
-    grid.caption = "variance in squared percentage points; w: the weights on clients" if share else "in the label's own units"
-    return grid
+def _files(found: Comparison, folder: Path) -> list[Path]:
+    found.table().to_csv(folder / "table.csv", index_label="method")
+    found.clients().to_csv(folder / "clients.csv", index_label="client")
+    folders.write_json(folder / "summary.json", found.summary_dict())
+    return [folder / "table.csv", folder / "clients.csv", folder / "summary.json"]
 
 
-def _trade_off(federation: Federation, request: Request, found: Comparison, folder: Path, console: Console) -> list[Path]:
-    """Run the first method for every rho, and draw average and worst-20% over rounds beside the second method (Figure 3)."""
+def _trade_off(
+    federation: Federation, request: Request, found: Comparison, penalties: list[Penalty], folder: Path, console: Console
+) -> tuple[Sheet, list[Path]]:
+    """Run the first method under every penalty, and draw average and worst-20% over rounds beside the second (Figure 3)."""
     first, *others = list(found.results)
-    curves = {f"{first}, rho = {request.rhos[0]:g}": found.results[first]}
-    for rho in request.rhos[1:]:
-        again = _compare(federation, request, [first], rho, console, title="Trade-off")
-        curves[f"{first}, rho = {rho:g}"] = again.results[first]
+    all_found = {penalty_text(penalties[0]): found}
+    for penalty in penalties[1:]:
+        all_found[penalty_text(penalty)] = _compare(federation, request, [first], penalty, console, baselines=())
+    curves = {f"{first}, {text}": one.results[first] for text, one in all_found.items()}
     curves |= {name: found.results[name] for name in others[:1]}
-    metric = "client_accuracy" if found.higher_is_better else "client_error"
+    sheet = trade_off_sheet(all_found)
+    print_sheet(sheet, console)
+    history = found.results[first][0].history
+    metric = next(name for name in ("client_accuracy", "client_error", "client_loss") if f"{name}/mean" in history)
     paths = []
     for part, title in (("mean", "average"), ("worst20", "worst 20%")):
-        ax = plots.bands(curves, f"{metric}/{part}", label=f"test {found.label}, {title}", dashed=others[:1])
-        path = folder / f"rho_{part}.png"
+        ax = plots.bands(curves, f"{metric}/{part}", label=f"test {metric.removeprefix('client_')}, {title}", dashed=others[:1])
+        path = folder / f"trade_off_{part}.png"
         ax.figure.savefig(path, dpi=150)  # type: ignore[union-attr]
         paths.append(path)
-    return paths
+    return sheet, paths

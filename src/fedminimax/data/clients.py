@@ -144,8 +144,9 @@ class ClientData:
                     )
 
         def joined(*leaves: Any) -> np.ndarray:
-            out = _aligned((sum(sizes), *np.shape(leaves[0])[1:]), np.result_type(*leaves))
-            return np.concatenate([np.asarray(leaf) for leaf in leaves], out=out)
+            arrays = [np.asarray(leaf) for leaf in leaves]
+            out = _aligned((sum(sizes), *np.shape(leaves[0])[1:]), np.result_type(*arrays))
+            return np.concatenate(arrays, out=out)
 
         return cls._checked(jax.tree.map(joined, *clients), np.asarray(sizes), batching)
 
@@ -162,6 +163,7 @@ class ClientData:
         owner = np.asarray(owner)
         if owner.ndim != 1 or not np.issubdtype(owner.dtype, np.integer):
             raise InputError(f"owner must be a vector of client numbers, not {owner.dtype} of shape {owner.shape}.")
+        _check_fields(fields)
         for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
             if np.shape(leaf)[:1] != owner.shape:
                 raise InputError(
@@ -188,6 +190,7 @@ class ClientData:
     def equal(cls, fields: Tree, count: int, batching: str = REPLACEMENT) -> ClientData:
         """Build from pooled arrays cut, in order, into ``count`` equal parts."""
         checks.integer("count", count)
+        _check_fields(fields)
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(fields)}
         if len(total) != 1 or min(total) % count or not min(total):
             raise InputError(f"{count} equal parts need fields of one length that {count} divides, not {sorted(total)}.")
@@ -314,11 +317,25 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path) or "(the array)"
 
 
+def _check_fields(fields: Tree) -> None:
+    """Raise an :class:`InputError` unless the pooled fields are arrays of numbers over examples."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
+        checks.numbers(f"Field {_name(path)}" if path else "What is given", leaf)
+        if np.ndim(leaf) == 0:
+            raise InputError(
+                f"Field {_name(path)} is a scalar: its first axis must run over examples (give an array, not a list)."
+            )
+
+
 def _client_size(i: int, client: Tree) -> int:
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(client):
+        checks.numbers(f"Field {_name(path)} of client {i}" if path else f"Client {i}", leaf)
         if np.ndim(leaf) == 0:
-            raise InputError(f"Field {_name(path)} of client {i} is a scalar: its first axis must run over examples.")
+            raise InputError(
+                f"Field {_name(path)} of client {i} is a scalar: its first axis must run over examples (give an array, not a "
+                "list)."
+            )
         sizes[_name(path)] = np.shape(leaf)[0]
     if not sizes:
         raise InputError(f"Client {i} has no fields: give it at least one array.")

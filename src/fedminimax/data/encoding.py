@@ -1,14 +1,15 @@
 """How rows become inputs, as in a real federation.
 
 A client sends a :func:`client_report`, with sums and lists of categories and no row; the server sends back what it could
-:func:`combine` from the reports, by which each client encodes its own rows.
+:func:`combine` from the reports, by which each client encodes its own rows. Which columns are numbers, categories and dates is
+settled before (:mod:`fedminimax.data.schema`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedminimax.checks import real
+from fedminimax.data.values import MISSING, as_days, as_numbers, as_texts
 from fedminimax.errors import InputError
 
-MISSING = "missing"
-"""The category of a missing value."""
+__all__ = [
+    "MISSING", "Encoding", "Moments", "Report", "Rows", "as_numbers", "as_texts", "by_size", "client_report", "combine",
+    "encode", "inputs", "places_among", "report", "rows_of",
+]  # fmt: skip
 
 
 class Moments(NamedTuple):
@@ -53,11 +57,14 @@ class Encoding:
         scales: mean and standard deviation of each numeric column that varies.
         gaps: the numeric columns that some training rows lack.
         categories: those of each categorical column that has two or more, in order.
+        dates: which of the numeric columns are dates, in days since 1970, and their format where they are text: "ISO8601",
+            or as "%d/%m/%Y".
     """
 
     scales: dict[str, tuple[float, float]]
     gaps: list[str]
     categories: dict[str, list[str]]
+    dates: dict[str, str] = field(default_factory=dict)
 
     @property
     def features(self) -> list[str]:
@@ -65,19 +72,70 @@ class Encoding:
         flags = [f"{column} is missing" for column in self.gaps]
         return [*self.scales, *flags, *(f"{column}={value}" for column, values in self.categories.items() for value in values)]
 
+    @property
+    def numeric(self) -> list[str]:
+        """The numeric columns, dates among them."""
+        return list(dict.fromkeys([*self.scales, *self.gaps]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table by columns, as numbers and texts: what a client has before it encodes.
+
+    Attributes:
+        count: how many there are.
+        numbers: the numeric columns, NaN where a value is missing.
+        texts: the categorical columns, "missing" where a value is.
+    """
+
+    count: int
+    numbers: dict[str, npt.NDArray[np.float64]]
+    texts: dict[str, npt.NDArray[Any]]
+
+    def part(self, where: slice | npt.NDArray[Any]) -> Rows:
+        """Return some of the rows: those of a slice, of a mask, or at places."""
+        numbers = {column: values[where] for column, values in self.numbers.items()}
+        texts = {column: values[where] for column, values in self.texts.items()}
+        return Rows(len(np.empty(self.count, bool)[where]), numbers, texts)
+
+    def joined(self, other: Rows) -> Rows:
+        """Return these rows, followed by others of the same columns."""
+        join = lambda own, others: {column: np.concatenate([values, others[column]]) for column, values in own.items()}
+        return Rows(self.count + other.count, join(self.numbers, other.numbers), join(self.texts, other.texts))
+
+
+def rows_of(
+    frame: pd.DataFrame, numeric: Collection[str], categorical: Collection[str], dates: Mapping[str, str] | None = None
+) -> Rows:
+    """Return the named columns of a table as numbers and texts.
+
+    Args:
+        frame: the rows.
+        numeric: the columns that are numbers; a text among them is a missing one.
+        categorical: the columns that are categories.
+        dates: the formats of those numeric columns that are dates.
+    """
+    dates = dates or {}
+    numbers = {c: as_days(frame[c], dates[c]) if c in dates else as_numbers(frame[c]) for c in numeric}
+    return Rows(len(frame), numbers, {c: as_texts(frame[c]) for c in categorical})
+
 
 def client_report(frame: pd.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> Report:
     """Return what a client sends, given its training rows: sums and categories, no row."""
+    return report(rows_of(frame, numeric, categorical))
+
+
+def report(rows: Rows) -> Report:
+    """Return what a client sends, given its training rows as numbers and texts: sums and categories, no row."""
     moments = {}
-    for column in numeric:
-        values = as_numbers(frame[column])
+    for column, values in rows.numbers.items():
         values = values[~np.isnan(values)]
         if np.isinf(values).any():
             raise InputError(f"The column {column!r} has an infinite number: clean that row, or leave the column out.")
         # Deviations from the client's own mean: a sum of plain squares would lose a small spread about a large mean.
         mean = float(values.mean()) if values.size else 0.0
         moments[column] = Moments(values.size, mean, float(np.square(values - mean).sum()))
-    return Report(len(frame), moments, {column: frozenset(as_texts(frame[column])) for column in categorical})
+    return Report(rows.count, moments, {column: frozenset(values) for column, values in rows.texts.items()})
 
 
 def combine(reports: Sequence[Report]) -> Encoding:
@@ -104,35 +162,31 @@ def combine(reports: Sequence[Report]) -> Encoding:
 
 def encode(frame: pd.DataFrame, encoding: Encoding, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
     """Return a client's rows as inputs, [n, d]; a category that no training row has is all zeros."""
-    blocks: list[npt.NDArray[Any]] = []
+    return inputs(rows_of(frame, encoding.numeric, encoding.categories, encoding.dates), encoding, dtype)
+
+
+def inputs(rows: Rows, encoding: Encoding, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+    """Return rows that are numbers and texts already as inputs, [n, d]."""
+    made = np.zeros((rows.count, len(encoding.features)), dtype)
+    place = 0
     for column, (mean, deviation) in encoding.scales.items():
-        scaled = (as_numbers(frame[column]) - mean) / deviation
-        blocks.append(np.where(np.isnan(scaled), 0.0, scaled)[:, None])
-    blocks += [frame[column].isna().to_numpy()[:, None] for column in encoding.gaps]
+        scaled = (rows.numbers[column] - mean) / deviation
+        made[:, place] = np.where(np.isnan(scaled), 0.0, scaled)
+        place += 1
+    for column in encoding.gaps:
+        made[:, place] = np.isnan(rows.numbers[column])
+        place += 1
     for column, values in encoding.categories.items():
-        blocks.append(places_among(frame[column], values)[:, None] == np.arange(len(values)))
-    return np.hstack(blocks, dtype=dtype)
+        numbers = places_among(rows.texts[column], values)
+        known = np.flatnonzero(numbers >= 0)
+        made[known, place + numbers[known]] = 1
+        place += len(values)
+    return made
 
 
-def as_numbers(values: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    """Return a column of numbers, NaN where one is missing."""
-    return values.to_numpy(np.float64, na_value=np.nan)
-
-
-def as_texts(values: pd.Series[Any]) -> npt.NDArray[Any]:
-    """Return values as text. Whole numbers are written without point: pandas makes them floats where one is missing."""
-    try:
-        codes, distinct = pd.factorize(values)
-    except TypeError as error:
-        raise InputError(f"The column {values.name!r} has lists or the like in it: make it text, or leave it out.") from error
-    whole = lambda value: isinstance(value, float | np.floating) and float(value).is_integer()
-    texts = [str(int(value)) if whole(value) else str(value) for value in distinct]
-    return np.array([*texts, MISSING], object)[codes]  # the code of a missing value is -1
-
-
-def places_among(values: pd.Series[Any], known: list[str]) -> npt.NDArray[np.int32]:
-    """Return the place of each value among the known texts, or -1."""
-    return pd.Index(known, dtype=object).get_indexer(pd.Index(as_texts(values), dtype=object)).astype(np.int32)
+def places_among(texts: npt.NDArray[Any], known: Sequence[str]) -> npt.NDArray[np.int32]:
+    """Return the place of each text among the known ones, or -1."""
+    return pd.Index(list(known), dtype=object).get_indexer(pd.Index(texts, dtype=object)).astype(np.int32)
 
 
 def by_size(text: str) -> tuple[float, str]:

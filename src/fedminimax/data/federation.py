@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from fedminimax.data.clients import ClientData
@@ -37,7 +38,10 @@ class Federation:
             two classes, or a quantity.
         columns: what each column of the table was taken for.
         notes: what was read otherwise than it is written, in sentences.
-        groups: the values of a sensitive column, one for each of the test rows, in their order; None without one.
+        groups: the values of a sensitive column as text, one for each of the test rows, in their flat order; "missing" where
+            there is none, and None without such a column.
+        class_counts: how many rows of each class each client has, [N, C], training and test rows together; None for a
+            regression, and for data that is no table.
     """
 
     train: ClientData
@@ -54,3 +58,4 @@ class Federation:
     columns: list[Column] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     groups: npt.NDArray[Any] | None = None
+    class_counts: npt.NDArray[np.int64] | None = None

@@ -11,7 +11,8 @@ import pandas as pd
 
 from fedminimax.data.datasets import check_sum, download, folder_of, reason_of
 from fedminimax.data.federation import CLASSIFICATION, REGRESSION
-from fedminimax.data.tabular import Table, is_number
+from fedminimax.data.tabular import Table
+from fedminimax.data.values import is_number
 from fedminimax.errors import InputError
 
 

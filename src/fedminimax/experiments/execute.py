@@ -222,6 +222,7 @@ class _Runs:
                 on={name: on for name, on in self.ready.on.items() if name in history},
                 hyper=hyper_parameters(winner),
                 notes={"from": "sweep", "setting": best},
+                data=folders.data_checksum(self.home.sweep(self.label) / folders.PLAN),
             ).write(self.home.run(self.label, seed))
         selected = {"metric": by, "on": self.ready.on.get(by, "train")}
         shown = {name: plain(value, (name,)) for name, value in setting.items()}
@@ -265,12 +266,14 @@ def _diverged(record: Record) -> bool:
 
 
 def _report(home: Home) -> None:
-    """Write the report; what goes wrong with it is a warning, since the runs are there."""
+    """Write the report; what goes wrong with it, and Ctrl-C, is a warning, since the runs are there."""
     from fedminimax.report import report
 
     try:
         report(home.path)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         warnings.warn(
-            f"The report was not written ({type(error).__name__}: {error}); the runs are in {home.path}.", stacklevel=2
+            f"The report was not written ({why}); the runs are in {home.path}, and fedminimax report {home.path} writes it.",
+            stacklevel=2,
         )

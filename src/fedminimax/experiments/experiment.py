@@ -99,6 +99,8 @@ class Experiment:
         file = Path(path)
         try:
             text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise InputError(f"There is no file {file}: give the path of a spec; fedminimax init writes one.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{file} cannot be read ({type(error).__name__}): give the path of a TOML file.") from None
         return cls.from_text(text, str(file), changes, (file.resolve().parent, *map(Path, folders)), file.stem)

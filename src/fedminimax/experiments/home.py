@@ -56,7 +56,7 @@ class Home:
                 self.check(experiment)
         elif self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
             raise InputError(f"{self.path} has other files in it: give a new folder with --out (out= in Python).")
-        self.path.mkdir(parents=True, exist_ok=True)
+        folders.make_folder(self.path)
 
     def begin(self, experiment: Experiment, labels: list[str], seeds: list[int]) -> None:
         """Write down what is to be run.

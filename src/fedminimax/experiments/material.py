@@ -130,7 +130,8 @@ def table(
     label: str | None = None,
     client: str | None = None,
     task: str | None = None,
-    ignore: tuple[str, ...] = (),
+    include: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
     test_share: float = 0.25,
     min_rows: int = 20,
     validation: float = 0.0,
@@ -144,7 +145,8 @@ def table(
         label: the column to predict, of a file.
         client: the column that says who holds a row.
         task: "classification" or "regression"; None: as the label looks.
-        ignore: columns that are not to be features.
+        include: columns to use although they are dates or identifiers.
+        exclude: columns that are not to be features.
         test_share: the share of a client's rows to test on.
         min_rows: clients with fewer rows are left out.
         validation: the share of each client's training rows that is held out for choosing hyper-parameters.
@@ -162,7 +164,7 @@ def table(
         if label is not None or task is not None:
             raise InputError(f"{name} has a label and a task of its own: leave label and task out.")
         read = published.load_table(name, client=client)
-    made = tabular.federate(read, test_share=test_share, min_rows=min_rows, seed=seed, ignore=ignore)
+    made = tabular.federate(read, test_share=test_share, min_rows=min_rows, seed=seed, include=include, exclude=exclude)
     return of_federation(made, validation, batching, seed)
 
 

@@ -52,18 +52,27 @@ class Outcome:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     def table(self) -> pd.DataFrame:
-        """Return a row for each method: every number at the end, its mean over seeds and its standard deviation."""
+        """Return a row for each method: every number, its mean over seeds and its standard deviation, as the report has them.
+
+        They are taken at the round that all runs have reached; a run that is not finished is left out where others are, and one
+        that diverged always. ``attrs["notes"]`` says what a reader must know of that.
+        """
         import pandas as pd
 
-        rows = {}
-        for label, records in self.results.items():
-            names = [name for name in records[0].metrics if all(name in record.history for record in records)]
-            last = {name: np.array([record.history[name][-1] for record in records]) for name in names}
-            row: dict[str, Any] = {"runs": len(records), "rounds": min(record.rounds for record in records)}
-            for name, values in last.items():
-                row |= {name: values.mean(), f"{name} (sd)": values.std(ddof=1) if len(values) > 1 else 0.0}
+        from fedminimax.frames import Table
+        from fedminimax.report import Evidence
+
+        evidence, rows = Evidence.of(self.records), {}
+        for label, records in evidence.counted.items():
+            row: dict[str, Any] = {"runs": len(records), "rounds": evidence.round if records else 0}
+            for name in evidence.metrics:
+                if records and all(name in record.metrics for record in records):
+                    values = np.array([record.history[name][evidence.at(record)] for record in records])
+                    row |= {name: values.mean(), f"{name} (sd)": values.std(ddof=1) if len(values) > 1 else 0.0}
             rows[label] = row
-        return pd.DataFrame.from_dict(rows, orient="index")
+        table = Table(pd.DataFrame.from_dict(rows, orient="index"))
+        table.attrs["notes"] = evidence.notes
+        return table
 
 
 def outcome_of(folder: Path) -> Outcome:

@@ -30,16 +30,25 @@ BATCH = 500
 def named(metrics: Iterable[Metric] | Mapping[str, Metric] | Metric) -> dict[str, Metric]:
     """Return metrics by name: those given, or each one's own."""
     if isinstance(metrics, Mapping):
-        return dict(metrics)
+        return {name: _checked(metric) for name, metric in metrics.items()}
+    if isinstance(metrics, str) or not (callable(metrics) or isinstance(metrics, Iterable)):
+        metrics = [metrics]  # which is none, and said so
     found: dict[str, Metric] = {}
     for metric in [metrics] if callable(metrics) else metrics:
-        if not callable(metric):
-            raise InputError(f"{metric!r} is not a metric: give functions of (problem, clients, state).")
+        _checked(metric)
         name = getattr(metric, "name", getattr(metric, "__name__", type(metric).__name__))
         if name in found:
             raise InputError(f"Two metrics are called {name!r}: give them as a dict with names of your own.")
         found[name] = metric
     return found
+
+
+def _checked(metric: Any) -> Metric:
+    if isinstance(metric, type):
+        raise InputError(f"{metric.__name__} is a class: give a metric that was made from it, such as {metric.__name__}(...).")
+    if not callable(metric):
+        raise InputError(f"{metric!r} is not a metric: give functions of (problem, clients, state).")
+    return metric
 
 
 def evaluate(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.custom_derivatives import SymbolicZero
 
+from fedminimax import checks
 from fedminimax.errors import InputError
 from fedminimax.models.convolutions import Padding, conv, conv_max_pool, conv_transpose
 
@@ -240,6 +241,15 @@ def flatten(inputs: Any) -> Any:
     if inputs.ndim < 2:
         raise InputError(f"A model takes inputs of shape (batch, ...), not {inputs.shape}: add the batch axis.")
     return inputs.reshape(inputs.shape[0], -1)
+
+
+def check_widths(model: str, classes: Any, hidden: Any = ()) -> None:
+    """Raise an :class:`InputError` unless a network's outputs and hidden layers are whole numbers of units."""
+    checks.integer(f"{model}'s classes", classes)
+    if not isinstance(hidden, (tuple, list)):
+        raise InputError(f"{model}'s hidden is {hidden!r}: give the width of each hidden layer, such as (200, 200).")
+    for width in hidden:
+        checks.integer(f"A width in {model}'s hidden", width)
 
 
 def check_images(model: str, images: jax.Array, least: int) -> None:

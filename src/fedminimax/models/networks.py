@@ -8,7 +8,7 @@ import jax
 from flax import linen as nn
 
 from fedminimax.errors import InputError
-from fedminimax.models.layers import Conv, ConvPool, Dense, Shifted, check_images, flatten
+from fedminimax.models.layers import Conv, ConvPool, Dense, Shifted, check_images, check_widths, flatten
 
 
 class Logistic(nn.Module):
@@ -22,6 +22,10 @@ class Logistic(nn.Module):
 
     takes_shifted: ClassVar[bool] = True
     classes: int = 10
+
+    def __post_init__(self) -> None:
+        check_widths(type(self).__name__, self.classes)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, inputs: jax.Array | Shifted) -> jax.Array:
@@ -37,6 +41,10 @@ class Linear(nn.Module):
     """
 
     classes: int = 10
+
+    def __post_init__(self) -> None:
+        check_widths(type(self).__name__, self.classes)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -57,6 +65,10 @@ class MLP(nn.Module):
     hidden: tuple[int, ...] = (200, 200)
     classes: int = 10
     initializer: str = "lecun"
+
+    def __post_init__(self) -> None:
+        check_widths(type(self).__name__, self.classes, self.hidden)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, inputs: jax.Array | Shifted) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax import players
+from fedminimax import checks, players
 from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.errors import InputError
 from fedminimax.players import Count, Point, Tree
 from fedminimax.random import keys
 from fedminimax.random.keys import Key
-from fedminimax.sets import Everything, Set
+from fedminimax.sets import Set, as_set
 
 Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
 """What is wanted of a loss as a function of the players: itself, or its gradient."""
@@ -141,9 +141,9 @@ class MinimaxProblem(Form):
     def __post_init__(self) -> None:
         for player, start, constraint in (("x", self.x0, self.x_set), ("y", self.y0, self.y_set)):
             object.__setattr__(self, f"{player}0", checked_start(player, start))
-            if constraint is not None:
-                constraint.check(getattr(self, f"{player}0"), player)
-            object.__setattr__(self, f"{player}_set", Everything() if constraint is None else constraint)
+            found = as_set(constraint, f"{player}_set")
+            found.check(getattr(self, f"{player}0"), player)
+            object.__setattr__(self, f"{player}_set", found)
         if isinstance(self.weights, str) and self.weights != "size":
             raise InputError(f"weights must be None, 'size' or one number per client, not {self.weights!r}.")
 
@@ -320,8 +320,17 @@ def check_loss(name: str, loss: Callable[..., Any], start: tuple[Tree, ...], cli
     """Raise an :class:`InputError` unless ``loss(*start, batch)`` is one real number on the clients' data."""
     try:
         out = jax.eval_shape(loss, *start, clients.example)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    except KeyError as error:
+        known = {"a batch": clients.example, **dict(zip("xy", start, strict=False))}
+        there = "; ".join(f"{where} has {', '.join(map(repr, v))}" for where, v in known.items() if isinstance(v, Mapping))
+        raise InputError(
+            f"The loss of {name} looks up {error}, which is not there: {there or 'a batch has no names'}."
+        ) from error
+    except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"The loss of {name} cannot be evaluated on the clients' data ({clients!r}): {error}") from error
+    if not isinstance(out, jax.ShapeDtypeStruct):
+        kind = "nothing (None)" if out is None else f"a {type(out).__name__}"
+        raise InputError(f"The loss of {name} returns {kind}, but must return one real number: the mean over the batch.")
     if jnp.shape(out) != () or not jnp.issubdtype(jnp.result_type(out), jnp.floating):
         raise InputError(
             f"The loss of {name} returns {jnp.result_type(out)} of shape {jnp.shape(out)}, but must return one "
@@ -340,6 +349,7 @@ def checked_start(player: str, start: Tree) -> Tree:
             raise InputError(f"{where} is a {type(leaf).__name__}, but must be an array.")
         if isinstance(leaf, jax.core.Tracer):
             continue
+        checks.numbers(where, leaf)
         if not np.isfinite(np.asarray(leaf, dtype=float)).all():
             raise InputError(f"{where} has a NaN or infinite number: start from finite values.")
     as_float = lambda leaf: jnp.asarray(leaf, dtype=jnp.result_type(leaf, float) if _is_int(leaf) else None)

@@ -36,7 +36,7 @@ class RobustProblem(Form):
     r"""min_{x in X} max_{w in W} F(x, w) = sum_i w_i f_i(x) - psi(w), where f_i is the mean loss over client i's examples.
 
     The max player is a weight on each client, so the model must be good for whoever has the largest loss; psi says how far
-    from equal weights it may go. Methods for this form (ScaffPD, DRFA, AFL ...) send w to nobody: a client reports its loss.
+    from equal weights it may go. In most methods for this form (ScaffPD, DRFA ...) w goes to nobody: clients report losses.
 
     Args:
         loss: a JAX function ``loss(x, batch)``, the mean over the batch's examples.
@@ -65,7 +65,7 @@ class RobustProblem(Form):
         if not isinstance(self.penalty, Penalty):
             raise InputError(f"penalty must be a Penalty such as ChiSquare(0.1) or Agnostic(), not {self.penalty!r}.")
         object.__setattr__(self, "x0", checked_start("x", self.x0))
-        object.__setattr__(self, "x_set", as_set(self.x_set))
+        object.__setattr__(self, "x_set", as_set(self.x_set, "x_set"))
         self.x_set.check(self.x0, "x")  # type: ignore[union-attr]
         if isinstance(self.weights, str) and self.weights != "size":
             raise InputError(f"weights must be None, 'size' or one number per client, not {self.weights!r}.")

@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedminimax.folders import FINISHED, STOPPED, Record
+from fedminimax.report.populations import populations, strangers
 from fedminimax.report.words import listed
 
 if TYPE_CHECKING:
     from fedminimax.report.evidence import Evidence
 
+_MOST_NAMED = 8
+"""So many runs are named one by one."""
 _ALIKE = 1e-3
 """Curves that are apart by less than this share of their range are said to be almost the same."""
 
 
 def notes(evidence: Evidence) -> list[str]:
     """Say what is uneven: runs that are missing, diverged or shorter, and methods that are one."""
+    return [*uneven(evidence), *_broken(evidence), *_strangers(evidence), *_twins(evidence)]
+
+
+def uneven(evidence: Evidence) -> list[str]:
+    """Say which runs are not like the others: diverged, unfinished, shorter, with other settings or other seeds."""
     found = []
     for label in evidence.labels:
         if lost := evidence.lost[label]:
@@ -32,18 +40,10 @@ def notes(evidence: Evidence) -> list[str]:
         settings = {record.settings for record in evidence.counted[label]}
         if len(settings) > 1:
             found.append(f"Runs called {label} have different settings: {'; '.join(sorted(settings))}.")
-    found += _broken(evidence)
     compared = [record for runs in evidence.counted.values() for record in runs]
     if compared and not any(record.status in (FINISHED, STOPPED) for record in compared):
         found.append("No run is finished: this is how they stand.")
-    ends = {int(record.history["round"][-1]) for record in compared}
-    if len(ends) > 1:
-        short = next(r for r in compared if int(r.history["round"][-1]) == evidence.round)
-        how = f", {short.status}" if short.status != FINISHED else ""
-        found.append(
-            f"The runs are not equally long ({min(ends)} to {max(ends)} rounds). They are compared at round {evidence.round}, "
-            f"where the shortest ends ({short.label}, seed {short.seed}{how})."
-        )
+    found += _lengths(evidence, compared)
     places = {int(record.history["round"][evidence.at(record)]) for record in compared}
     if len(places) > 1:
         found.append(
@@ -54,7 +54,43 @@ def notes(evidence: Evidence) -> list[str]:
         found.append(
             "The methods have not all been run with the same seeds: means are over each one's own, tests over the shared."
         )
-    return found + _twins(evidence)
+    return found
+
+
+def _lengths(evidence: Evidence, compared: list[Record]) -> list[str]:
+    """Say which of the runs that are compared are shorter, and up to where they are."""
+    end = lambda record: int(record.history["round"][-1])
+    longest = max(map(end, compared), default=0)
+    short = [record for record in compared if end(record) < longest]
+    if not short:
+        return []
+    how = lambda r: f"{r.label}, seed {r.seed}, at {end(r)}" + ("" if r.status == FINISHED else f" ({r.status})")
+    shown = [how(record) for record in sorted(short, key=end)[:_MOST_NAMED]]
+    rest = len(short) - len(shown)
+    ended = "; ".join([*shown, *([f"and {rest} more"] if rest else [])])
+    return [
+        f"The runs are not equally long ({evidence.round} to {longest} rounds). They are compared at round {evidence.round}, "
+        f"which all have reached, and each method's curve ends where its shortest run does. Shorter than others: {ended}."
+    ]
+
+
+def _strangers(evidence: Evidence) -> list[str]:
+    """Say whose clients were not the same."""
+    found = []
+    if others := strangers(evidence.counted):
+        first = next(label for label in evidence.labels if evidence.counted[label])
+        whom = "some of its own runs" if others == [first] else first
+        found.append(
+            f"{listed(others)} had other clients, with the same seed, than {whom}: what sets them apart may be the data, and "
+            "not the method."
+        )
+    groups = populations(evidence.counted)
+    if len(groups) > 1:
+        found.append(
+            f"The clients are not the same in all runs ({len(groups)} kinds of data: {'; '.join(g.name for g in groups[:4])}"
+            f"{' ...' if len(groups) > 4 else ''}). A client's numbers and weights are shown for each by itself."
+        )
+    return found
 
 
 def _broken(evidence: Evidence) -> list[str]:

@@ -27,10 +27,17 @@ def draw(evidence: Evidence, metric: str, folder: Path) -> list[Path]:
     """Draw the curves of a metric, and every client's numbers where there are any, into a folder; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     made = _save(curve_axes(evidence, metric), folder, f"curves_{metric}")
-    for name, values in payload.client_values(evidence).items():
+    drawn: set[str] = set()
+    for one in payload.bars(evidence):
+        name, values = one.metric, one.values
+        if name in drawn:  # of clients that differ from run to run the first ones do
+            continue
+        drawn.add(name)
         shown = [label for label in dict.fromkeys([*evidence.leaders(metric), *values]) if label in values][:2]  # two read best
         higher = evidence.better.get(name) != "lower"
-        ax = plots.client_bars({label: values[label] for label in reversed(shown)}, label=name, higher_is_better=higher)
+        two = {label: values[label] for label in reversed(shown)}
+        numbers = [str(k) for k in range(one.count)]
+        ax = plots.client_bars(two, numbers, label=f"{one.title} (dotted: the mean)", higher_is_better=higher)
         for label, bars, mean, hatch in zip(reversed(shown), ax.containers, ax.lines, HATCHES, strict=False):
             colour = COLOURS[evidence.labels.index(label) % len(COLOURS)]
             mean.set_color(colour)
@@ -70,11 +77,14 @@ def curve_axes(evidence: Evidence, metric: str, against: str = ROUND) -> Axes:
 
 
 def _save(ax: Axes, folder: Path, name: str) -> list[Path]:
+    import matplotlib
+
     safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
     paths = [folder / f"{OWN}{safe}.{kind}" for kind in ("png", "pdf")]
     figure = ax.get_figure(root=True)
     assert figure is not None
-    for path in paths:
-        figure.savefig(path, dpi=160)
-        figure.set_layout_engine("none")  # it is laid out once
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # fonts that journals take: outlines, and no programs that draw letters
+        for path in paths:
+            figure.savefig(path, dpi=160)
+            figure.set_layout_engine("none")  # it is laid out once
     return paths

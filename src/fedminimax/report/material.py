@@ -106,7 +106,8 @@ def gather(what: Any, better: Mapping[str, str] | None = None) -> Material:
     else:
         found = _from_memory(what)
     if not found.records and not found.sweeps:
-        raise InputError("There is nothing to report: no run was found. Give the folder of a run, or results.")
+        why = found.notes[0] if found.notes else "No run was found."
+        raise InputError(f"There is nothing to report. {why} Give the folder of a run, or results.")
     return replace(found, records=[_directed(record, dict(better or {})) for record in found.records])
 
 
@@ -152,6 +153,8 @@ def _from_folders(paths: Sequence[Path]) -> Material:
 
 def _from_memory(what: Any) -> Material:
     held = getattr(what, "results", what)  # of Curves
+    asked = int(getattr(what, "rounds", 0))
+    wanted = lambda result: max(asked, result.rounds)
     if _is_sweep(held):
         return Material(_winner(held.method, held), {held.method: held})
     if _is_run(held):
@@ -173,8 +176,10 @@ def _from_memory(what: Any) -> Material:
     for label, one in pairs:
         if not _is_run(one):
             raise InputError(f"A report is made of folders or results, not of {type(one).__name__}.")
-        record = one if isinstance(one, Record) else Record.of(one)
+        record = one if isinstance(one, Record) else Record.of(one, wanted=wanted(one))
         records.append(record if label is None else record.labelled(label))
+    if isinstance(what, _loaded("compare", "Curves")):  # which has one problem and one set of clients
+        records = [replace(record, data="that of compare") for record in records]
     return Material(_told_apart(records, None), sweeps)
 
 

@@ -211,7 +211,7 @@ def _every(evidence: Evidence) -> str:
             cells[metric, row.label] = f'<td class="number{" best" if row.verdict == BEST else ""}">{shown}{mark}</td>'
     arrows = {"higher": " ↑", "lower": " ↓"}
     called = {m: evidence.called(m) + arrows.get(evidence.better.get(m, ""), "") for m in evidence.metrics}
-    start = lambda name: f'<th scope="row">{escape(name)}</th>'
+    start = lambda name: f'<th scope="row">{escape(name).replace("/", "/<wbr>")}</th>'
     if len(called) >= len(evidence.labels):
         head = ["Metric", *evidence.labels]
         lines = [start(name) + "".join(cells[m, label] for label in evidence.labels) for m, name in called.items()]
@@ -246,7 +246,7 @@ def _clients(data: dict[str, Any], evidence: Evidence, metric: str) -> str:
     held = [label for label in evidence.labels if any(label in entry["values"] for entry in data["clients"])]
     ahead = [label for label in evidence.leaders(metric) if label in held] or held
     first, second = ahead[0], ahead[min(1, len(ahead) - 1)]
-    names = {str(k): entry["metric"] for k, entry in enumerate(data["clients"])}
+    names = {str(k): entry["title"] for k, entry in enumerate(data["clients"])}
     labels = {label: label for label in held}
     against = picker("client-second", "beside", labels, second) if len(held) > 1 else ""
     return f"""<section aria-labelledby="clients"><h2 id="clients">Every client</h2>

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedminimax.errors import InputError
+from fedminimax.folders import Record
 from fedminimax.report.curves import axes, lines
 from fedminimax.report.evidence import Evidence
 from fedminimax.report.material import Material, winner
+from fedminimax.report.populations import populations
 
 if TYPE_CHECKING:
     from fedminimax.sweep import Sweep
@@ -21,8 +24,10 @@ ROOM = 80_000
 MOST_POINTS, FEWEST_POINTS = 400, 40
 MOST_CLIENTS, MOST_ROWS, MOST_COLUMNS = 400, 60, 120
 """Of more clients than these, bars show quantiles, and weights the heaviest; of more evaluations, some."""
-WEIGHTS = "w"
-"""The metric whose arrays are weights on clients."""
+MOST_BARS = 24
+"""So many sets of bars, or of weights, can be chosen from."""
+WEIGHTS, BESIDE = "w", ("entropy", "largest")
+"""The metric whose arrays are weights on clients; under another label it is known by the numbers that it has beside them."""
 
 
 def packed(values: np.ndarray) -> str:
@@ -59,16 +64,18 @@ def curves(evidence: Evidence) -> dict[str, Any]:
 
 
 def clients(evidence: Evidence) -> list[dict[str, Any]]:
-    """Return every client's number at the end, the mean over seeds, for each metric that has one for each client."""
+    """Return every client's number at the end for each metric that has one for each client, as :func:`bars` has them."""
     found = []
-    for metric, values in client_values(evidence).items():
-        count = len(next(iter(values.values())))
+    for one in bars(evidence)[:MOST_BARS]:
+        values, count = one.values, one.count
         if many := count > MOST_CLIENTS:  # each method's own quantiles
             values = {label: np.quantile(value, np.linspace(0, 1, MOST_CLIENTS)) for label, value in values.items()}
         found.append(
             {
-                "metric": metric,
-                "better": evidence.better.get(metric, ""),
+                "metric": one.metric,
+                "title": one.title,
+                "over": one.over,
+                "better": evidence.better.get(one.metric, ""),
                 "count": count,
                 "quantiles": many,
                 "values": {label: packed(value) for label, value in values.items()},
@@ -77,40 +84,69 @@ def clients(evidence: Evidence) -> list[dict[str, Any]]:
     return found
 
 
-def client_values(evidence: Evidence) -> dict[str, dict[str, np.ndarray]]:
-    """Return every client's number at the end by metric and method, where all methods have the same clients."""
-    found = {}
+@dataclass(frozen=True)
+class Bars:
+    """Every client's number at the end.
+
+    Attributes:
+        metric: the metric.
+        title: the metric, and of which runs where not all had the same clients.
+        over: what the numbers are the means of.
+        values: by method, [N].
+    """
+
+    metric: str
+    title: str
+    over: str
+    values: dict[str, np.ndarray]
+
+    @property
+    def count(self) -> int:
+        """How many clients there are."""
+        return len(next(iter(self.values.values())))
+
+
+def bars(evidence: Evidence) -> list[Bars]:
+    """Return every client's number at the end: the mean over the seeds that had the same clients, and no others."""
+    found = []
     for metric in _arrays(evidence, weights=False):
-        values = {label: value for label in evidence.labels if (value := _at_end(evidence, label, metric)) is not None}
-        if len({len(value) for value in values.values()}) == 1:
-            found[metric] = values
+        for group in populations(evidence.counted):
+            ends = {
+                label: [run.arrays[metric][evidence.at(run)] for run in runs if metric in run.arrays]
+                for label, runs in group.runs.items()
+            }
+            values = {label: np.mean(own, axis=0) for label, own in ends.items() if own and len({len(v) for v in own}) == 1}
+            if len({len(value) for value in values.values()}) == 1:
+                over = group.over(max(len(ends[label]) for label in values))
+                found.append(Bars(metric, f"{metric}, {group.name}" if group.name else metric, over, values))
     return found
 
 
 def weights(evidence: Evidence) -> list[dict[str, Any]]:
-    """Return the weights on clients over rounds, the mean over seeds, of each method that has any."""
+    """Return the weights on clients over rounds of each method that has any, the mean over seeds with the same clients."""
     found = []
     for metric in _arrays(evidence, weights=True):
-        for label in evidence.labels:
-            runs = [r for r in evidence.counted[label] if metric in r.arrays]
-            if not runs or len({r.arrays[metric].shape[1:] for r in runs}) != 1:
-                continue
-            length = min(len(r.history["round"]) for r in runs)
-            w = np.mean([r.arrays[metric][:length] for r in runs], axis=0)  # [evaluations, N]
-            heavy = np.sort(np.argsort(-w[-1], kind="stable")[:MOST_ROWS])
-            when = np.unique(np.linspace(0, length - 1, min(length, MOST_COLUMNS)).astype(int))
-            found.append(
-                {
-                    "label": label,
-                    "metric": metric,
-                    "seeds": len(runs),
-                    "count": w.shape[1],
-                    "clients": heavy.tolist(),
-                    "rounds": runs[0].history["round"][when].tolist(),
-                    "values": packed(w[np.ix_(when, heavy)].T),
-                }
-            )
-    return found
+        for group in populations(evidence.counted):
+            for label, all_runs in group.runs.items():
+                runs = [r for r in all_runs if metric in r.arrays]
+                if runs and len({r.arrays[metric].shape[1:] for r in runs}) == 1:
+                    name = f"{label}, {group.name}" if group.name and group.name != label else label
+                    found.append({"label": name, "metric": metric, "over": group.over(len(runs)), **_weights(runs, metric)})
+    return found[:MOST_BARS]
+
+
+def _weights(runs: list[Record], metric: str) -> dict[str, Any]:
+    """Return the mean of some runs' weights: of the heaviest clients, at some of the evaluations."""
+    length = min(len(r.history["round"]) for r in runs)
+    w = np.mean([r.arrays[metric][:length] for r in runs], axis=0)  # [evaluations, N]
+    heavy = np.sort(np.argsort(-w[-1], kind="stable")[:MOST_ROWS])
+    when = np.unique(np.linspace(0, length - 1, min(length, MOST_COLUMNS)).astype(int))
+    return {
+        "count": w.shape[1],
+        "clients": heavy.tolist(),
+        "rounds": runs[0].history["round"][when].tolist(),
+        "values": packed(w[np.ix_(when, heavy)].T),
+    }
 
 
 def sweeps(material: Material) -> list[dict[str, Any]]:
@@ -149,15 +185,14 @@ def _sweep(label: str, sweep: Sweep) -> dict[str, Any]:
 
 def _arrays(evidence: Evidence, weights: bool) -> list[str]:
     """Return the names of the metrics that have a number for each client: those of weights, or the others."""
-    names = dict.fromkeys(
-        name for runs in evidence.counted.values() for run in runs for name, v in run.arrays.items() if v.ndim == 2
-    )
-    return [name for name in names if (name.split("/")[0] == WEIGHTS) == weights]
-
-
-def _at_end(evidence: Evidence, label: str, metric: str) -> np.ndarray | None:
-    runs = [run.arrays[metric][evidence.at(run)] for run in evidence.counted[label] if metric in run.arrays]
-    return np.mean(runs, axis=0) if runs and len({len(run) for run in runs}) == 1 else None
+    names: dict[str, bool] = {}
+    for run in (run for runs in evidence.counted.values() for run in runs):
+        for name, values in run.arrays.items():
+            label = name.rpartition("/")[0]
+            ours = name.split("/")[0] == WEIGHTS or all(f"{label}/{number}" in run.history for number in BESIDE)
+            if values.ndim == 2:
+                names.setdefault(name, ours)
+    return [name for name, ours in names.items() if ours == weights]
 
 
 def _plain(value: Any) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 
 from fedminimax import folders
 from fedminimax.errors import InputError
-from fedminimax.folders import FINISHED, RUNNING, Record
+from fedminimax.folders import FINISHED, INTERRUPTED, RUNNING, Record
 from fedminimax.report.evidence import Evidence
-from fedminimax.report.material import EXPERIMENT, SWEEPS
+from fedminimax.report.material import EXPERIMENT, SWEEP, SWEEPS
 from fedminimax.report.payload import curves
 from fedminimax.report.words import number
 
@@ -33,7 +33,7 @@ class Stand:
 
     Attributes:
         label: the method.
-        seed: the seed.
+        seed: the seed; None: all seeds of a search.
         status: as in :class:`~fedminimax.folders.Record`, or "waiting", "searching hyper-parameters" or "failed".
         rounds: how many rounds have been run.
         wanted: how many were asked for.
@@ -41,10 +41,12 @@ class Stand:
         newest: the last values of its metrics.
         quiet: for how many seconds nothing was heard of a run that should be running; None where that is no wonder.
         gone: whether the process that should be running it is not there.
+        search: how a search stands, in words; empty of a run.
+        stands_for: how many runs it is; of a search those that its winner will have.
     """
 
     label: str
-    seed: int
+    seed: int | None
     status: str
     rounds: int
     wanted: int
@@ -52,14 +54,19 @@ class Stand:
     newest: dict[str, float]
     quiet: float | None = None
     gone: bool = False
+    search: str = ""
+    stands_for: int = 1
 
     @property
     def words(self) -> str:
         """How it stands, in words."""
-        if self.status != RUNNING:
+        if self.status not in (RUNNING, SEARCHING):
             return self.status
         if self.gone:
             return "its process is gone; it can be resumed"
+        if self.status == SEARCHING:
+            left = "" if self.left is None else f", about {duration(self.left)} left"
+            return f"{SEARCHING}{': ' * bool(self.search)}{self.search}{left}"
         silent = "" if self.quiet is None else f", no news for {duration(self.quiet)}: is it still running?"
         return f"running{'' if self.left is None else f', about {duration(self.left)} left'}{silent}"
 
@@ -73,30 +80,28 @@ class Standing:
         runs: its runs, those that have not begun included.
         records: those that have begun, as their folders have them.
         ended: whether nothing goes on any more.
+        gone: whether the process of an experiment that should be running is not there.
     """
 
     name: str
     runs: list[Stand]
     records: list[Record]
     ended: bool
+    gone: bool = False
 
     @property
     def share(self) -> float:
         """How much of the rounds has been run, from 0 to 1."""
-        done = [1.0 if run.status == FINISHED else run.rounds / run.wanted if run.wanted else 0.0 for run in self.runs]
-        return sum(done) / len(done) if done else 0.0
+        wanted = sum(run.wanted for run in self.runs)
+        return sum(run.wanted if run.status == FINISHED else run.rounds for run in self.runs) / wanted if wanted else 0.0
 
     @property
     def left(self) -> float | None:
         """About how many seconds are left if runs go one after another; None: nothing is known."""
-        going = [run for run in self.runs if run.status == RUNNING]
+        going = [run for run in self.runs if run.status in (RUNNING, SEARCHING)]
         whole = [r.seconds / r.rounds * r.wanted for r in self.records if r.rounds and r.seconds]
         waiting = sum(run.status == WAITING for run in self.runs)
-        if (
-            any(run.left is None for run in going)
-            or any(run.status == SEARCHING for run in self.runs)
-            or (waiting and not whole)
-        ):
+        if any(run.left is None for run in going) or (waiting and not whole):
             return None
         return sum(run.left or 0.0 for run in going) + (waiting * sum(whole) / len(whole) if waiting else 0.0)
 
@@ -105,10 +110,12 @@ class Standing:
         """How it stands, in a sentence."""
         if not self.runs:
             return "No run has begun yet."
-        finished = sum(run.status == FINISHED for run in self.runs)
-        told = f"{finished} of {len(self.runs)} runs finished"
+        finished = sum(run.stands_for for run in self.runs if run.status == FINISHED)
+        told = f"{finished} of {sum(run.stands_for for run in self.runs)} runs finished"
         if self.ended:
             return f"{told}; nothing is running any more."
+        if self.gone:
+            return f"{told}, {self.share:.0%} of the rounds; its process is gone: fedminimax resume goes on with it."
         if not any(run.status in (RUNNING, SEARCHING, WAITING) for run in self.runs):
             return f"{told}; none is running just now."
         return f"{told}, {self.share:.0%} of the rounds{'' if self.left is None else f', about {duration(self.left)} left'}."
@@ -130,7 +137,7 @@ class Standing:
             "runs": [
                 {
                     "label": run.label,
-                    "seed": run.seed,
+                    "seed": "all" if run.seed is None else run.seed,
                     "words": run.words,
                     "status": run.status,
                     "rounds": run.rounds,
@@ -153,29 +160,66 @@ def look(folder: Path) -> Standing:
     with suppress(InputError):
         experiment = folders.read_json(folder / EXPERIMENT)
     runs = [_stand(record) for record in records]
+    searched = _searches(folder, experiment, {run.label for run in runs})
+    wanted = max([run.wanted for run in runs] + [int(known.get("length", 0)) for _, known in searched.values()], default=0)
+    runs += [_searching(label, place, known, experiment) for label, (place, known) in searched.items()]
     failed = set(experiment.get("failed") or {})
     begun = {(run.label, run.seed) for run in runs}
-    wanted = max((run.wanted for run in runs), default=0)
     for label in experiment.get("labels") or []:
-        searching = (folder / SWEEPS / str(label)).is_dir()  # its runs come when the search is over
         for seed in experiment.get("seeds") or []:
-            if (label, seed) not in begun:
+            if label not in searched and (label, seed) not in begun:
                 lost = {f"{label}/seed-{seed}", f"{label}/sweep"} & failed
-                how = FAILED if lost else SEARCHING if searching else WAITING
-                runs.append(Stand(str(label), int(seed), how, 0, wanted, None, {}))
-    status = experiment.get("status")
-    if status is not None:
-        ended = status != RUNNING
-    else:  # a script may begin another run in a moment; only a single run is known to be all
-        going = not runs or any(run.status == RUNNING for run in runs)
-        ended = not going and ((folder / folders.RUN).exists() or min(map(_age, records)) > QUIET)
-    return Standing(str(experiment.get("name") or folder.resolve().name), runs, records, ended)
+                runs.append(Stand(str(label), int(seed), FAILED if lost else WAITING, 0, wanted, None, {}))
+    name = str(experiment.get("name") or folder.resolve().name)
+    if (status := experiment.get("status")) is not None:
+        return Standing(name, runs, records, status != RUNNING, status == RUNNING and _is_gone(folder))
+    # A script may begin another run in a moment; only a single run, or a search, is known to be all.
+    going = not runs or any(run.status in (RUNNING, SEARCHING) for run in runs)
+    alone = (folder / folders.RUN).exists() or (folder / folders.PLAN).exists()
+    still = min(map(_age, records), default=2 * QUIET) > QUIET
+    return Standing(name, runs, records, not going and (alone or still))
+
+
+def _searches(folder: Path, experiment: dict[str, Any], begun: set[str]) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Find the searches under a folder: for each label where it is, and how far it says it is.
+
+    Those of an experiment are over when their winners' runs are there.
+    """
+    if experiment:
+        places = {str(label): folder / SWEEPS / str(label) for label in experiment.get("labels") or []}
+        failed = set(experiment.get("failed") or {})
+        places = {k: p for k, p in places.items() if p.is_dir() and k not in begun and f"{k}/sweep" not in failed}
+    else:
+        places = {found.parent.name: found.parent for found in sorted(folder.rglob(folders.PLAN))}
+    known: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for label, place in places.items():
+        known[label] = place, {}
+        with suppress(InputError):  # it is not there before the first rounds, nor after the last
+            known[label] = place, folders.read_json(place / folders.PROGRESS)
+    return known
+
+
+def _searching(label: str, place: Path, known: dict[str, Any], experiment: dict[str, Any]) -> Stand:
+    """Return how a search stands."""
+    runs = len(experiment.get("seeds") or []) or int(known.get("seeds", 1))
+    done, total, gone, status = int(known.get("rounds", 0)), int(known.get("total", 0)), _is_gone(place), SEARCHING
+    with suppress(InputError):  # there is an outcome, but one that was interrupted may be gone on with just now
+        whole = not folders.read_json(place / SWEEP).get("interrupted")
+        status = FINISHED if whole else SEARCHING if _holder(place) else INTERRUPTED
+    left = known["seconds"] / known["timed"] * max(0, total - done) if known.get("timed") and not gone else None
+    told = ""
+    if known:
+        early = f", {known['early']} ended early" if known.get("early") else ""
+        many = f"{known['settings']} settings with {known['seeds']} seed{'s' * (known['seeds'] > 1)} each"
+        told = f"{known.get('finished', 0)} of {many} done{early}"
+    return Stand(label, None, status, done, total, left, {}, gone=gone, search=told, stands_for=runs)
 
 
 def _stand(record: Record) -> Stand:
     newest = {name: float(record.history[name][-1]) for name in record.metrics if len(record.history[name])}
     left = quiet = None
-    gone = record.status == RUNNING and _is_gone(record)
+    assert record.folder is not None
+    gone = record.status == RUNNING and _is_gone(record.folder)
     if record.status == RUNNING and not gone:
         if record.rounds and record.seconds:
             left = record.seconds / record.rounds * max(0, record.wanted - record.rounds)
@@ -190,12 +234,18 @@ def _age(record: Record) -> float:
     return time.time() - (record.folder / folders.RUN).stat().st_mtime
 
 
-def _is_gone(record: Record) -> bool:
-    """Tell whether the process that writes a run's folder, as its lock names it, has ended without a word."""
-    assert record.folder is not None
+def _holder(folder: Path) -> str:
+    """Return which process says that it writes a folder; empty: none does."""
     with suppress(OSError):
-        whose = re.fullmatch(r"process (\d+) on (.+)", (record.folder / LOCK).read_text().strip())
-        if whose and whose[2] == socket.gethostname():
+        return (folder / LOCK).read_text().strip()
+    return ""
+
+
+def _is_gone(folder: Path) -> bool:
+    """Tell whether the process that writes a folder, as its lock names it, has ended without a word."""
+    whose = re.fullmatch(r"process (\d+) on (.+)", _holder(folder))
+    if whose and whose[2] == socket.gethostname():
+        with suppress(PermissionError):  # somebody else's process is one
             try:
                 os.kill(int(whose[1]), 0)
             except ProcessLookupError:

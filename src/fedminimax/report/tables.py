@@ -5,17 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fedminimax.folders import Record
-from fedminimax.report.evidence import BEST, NOISE, SAME, Evidence, columns
+from fedminimax.report.evidence import BEST, LEVEL, NOISE, SAME, Evidence, columns
 from fedminimax.report.words import quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {c: f"\\{c}" for c in "&%$#_{}"}
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"} | {
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "–": "--", "≤": r"$\leq$", "≥": r"$\geq$", "×": r"$\times$"
+} | {c: f"\\{c}" for c in "&%$#_{}"}  # fmt: skip
+_MOST_LETTERS = 64
+"""A table of LaTeX with longer lines is made as narrow as the text."""
+_CAPITALS = {"gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega"}
+"""Greek capitals that do not look like Latin ones, for which alone LaTeX has commands."""
 
 
 def rich_table(records: Iterable[Record], metric: str | None = None) -> Table:
@@ -55,7 +62,9 @@ def comma_separated(evidence: Evidence) -> str:
 
 
 def latex(evidence: Evidence, metrics: Sequence[str] | None = None) -> str:
-    r"""Return a table for LaTeX, one row a method, with ``\usepackage{booktabs}``: the best bold, what is near it marked.
+    r"""Return a table for LaTeX, with ``\usepackage{booktabs}``: the best bold, what is near it marked.
+
+    There is a row for each method, or for each metric where there are more of them than methods.
 
     Args:
         evidence: the runs, compared.
@@ -63,42 +72,63 @@ def latex(evidence: Evidence, metrics: Sequence[str] | None = None) -> str:
     """
     names = list(metrics or [name for name in evidence.metrics if name in evidence.better] or evidence.metrics)
     arrows = {"higher": r" $\uparrow$", "lower": r" $\downarrow$"}
-    head = [tex(evidence.called(name)) + arrows.get(evidence.better.get(name, ""), "") for name in names]
-    cells: dict[str, list[str]] = {label: [] for label in evidence.labels}
+    called = {name: tex(evidence.called(name)) + arrows.get(evidence.better.get(name, ""), "") for name in names}
+    cells: dict[tuple[str, str], str] = {}
     for name in names:
         for row in evidence.rows(name):
-            shown = _math(quantity(row.mean, row.spread)) if row.values else "--"
-            if row.verdict == BEST:
-                shown = rf"\textbf{{\boldmath {shown}}}"
-            elif row.verdict in (NOISE, SAME):
-                shown += r"$^{\approx}$"
-            cells[row.label].append(shown)
-    rows = "\n".join(rf"{tex(label)} & {' & '.join(own)} \\" for label, own in cells.items())
+            mark = r"^{\approx}" if row.verdict in (NOISE, SAME) else ""
+            shown = _math(quantity(row.mean, row.spread), mark) if row.values else "--"
+            cells[row.label, name] = rf"\textbf{{\boldmath {shown}}}" if row.verdict == BEST else shown
+    labels = {label: tex(label) for label in evidence.labels}
+    if len(names) > len(labels):  # so many columns would not fit on a page
+        head = ["Metric", *labels.values()]
+        lines = [[called[name], *(cells[label, name] for label in labels)] for name in names]
+    else:
+        head = ["Method", *called.values()]
+        lines = [[labels[label], *(cells[label, name] for name in names)] for label in labels]
+    rows = "\n".join(rf"{' & '.join(line)} \\" for line in lines)
     seeds = sorted({len(runs) for runs in evidence.counted.values() if runs})
     over = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "no"
-    notes = "".join(f"% {note}\n" for note in evidence.notes)
-    return rf"""% Needs \usepackage{{booktabs}}.
+    plural = "" if seeds == [1] else "s"
+    notes = "".join(f"% {' '.join(note.split())}\n" for note in evidence.notes)
+    letters = lambda cell: len(re.sub(r"\\[a-zA-Z]+ ?|[${}^]", "", cell))
+    wide = sum(max(map(letters, column)) + 2 for column in zip(head, *lines, strict=True)) > _MOST_LETTERS
+    begin, end = (r"\resizebox{\linewidth}{!}{%" + "\n", "}\n") if wide else ("", "")
+    return rf"""% Needs \usepackage{{booktabs{", graphicx" * wide}}}.
 {notes}\begin{{table}}
 \centering
-\caption{{Mean and standard deviation over {over} seeds at round {evidence.round}. Bold: best; $\approx$: not told apart from it
-by a paired $t$-test over seeds (two-sided, level 0.05, Bonferroni).}}
-\begin{{tabular}}{{l{"c" * len(names)}}}
+\caption{{Mean and standard deviation over {over} seed{plural} at round {evidence.round}. Bold: best; $\approx$: not told apart
+from it by a paired $t$-test over seeds (two-sided, level {LEVEL}, Bonferroni).}}
+{begin}\begin{{tabular}}{{l{"c" * (len(head) - 1)}}}
 \toprule
-Method & {" & ".join(head)} \\
+{" & ".join(head)} \\
 \midrule
 {rows}
 \bottomrule
 \end{{tabular}}
-\end{{table}}
+{end}\end{{table}}
 """
 
 
 def tex(text: str) -> str:
     """Return a text as LaTeX shows it."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+    return "".join(_SPECIAL.get(letter) or _greek(letter) for letter in " ".join(text.split()))
 
 
-def _math(shown: str) -> str:
-    shown = shown.replace("±", r"\pm")
-    shown = re.sub(r"e(-?[0-9]+)", r" \\cdot 10^{\1}", shown)
-    return f"${shown}$" if shown != "not finite" else shown
+def _greek(letter: str) -> str:
+    """Return a Greek letter as the command that LaTeX has for it, and any other as it is."""
+    kind = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", unicodedata.name(letter, "")) if letter > "~" else None
+    if kind is None:
+        return letter
+    name = "lambda" if kind[2] == "LAMDA" else kind[2].lower()
+    if kind[1] == "SMALL":
+        return f"$\\{name}$" if name != "omicron" else "o"
+    return f"$\\{name.capitalize()}$" if name in _CAPITALS else letter
+
+
+def _math(shown: str, mark: str) -> str:
+    """Return a quantity as a formula, with a mark; "(1.0 ± 0.1)e-7" is a product with a power."""
+    if shown == "not finite":
+        return shown
+    shown = re.sub(r"e(-?[0-9]+)", r" \\cdot 10^{\1}", shown.replace("±", r"\pm"))
+    return f"${shown}{'{}' * bool(mark)}{mark}$"

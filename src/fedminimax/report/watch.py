@@ -91,7 +91,7 @@ def shown(standing: Standing) -> RenderableType:
         value = run.newest.get(metric or "")
         rounds, bar = f"{run.rounds} / {run.wanted or '?'}", ProgressBar(run.wanted or 1, run.rounds, width=16)
         newest = "" if value is None else f"{value:.4g}"
-        table.add_row(plain(run.label), str(run.seed), rounds, bar, newest, plain(run.words))
+        table.add_row(plain(run.label), "all" if run.seed is None else str(run.seed), rounds, bar, newest, plain(run.words))
     return Group(table, plain(standing.words)) if standing.runs else plain(standing.words)
 
 

@@ -42,3 +42,8 @@ def _exponent(value: float) -> int:
 def listed(names: Sequence[str]) -> str:
     """Return names as a sentence has them."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def counted(names: Sequence[str], kind: str) -> str:
+    """Return names with what they are: "seed 0", "seeds 0 and 1"; nothing of none."""
+    return f"{kind}{'' if len(names) == 1 else 's'} {listed(names)}" if names else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedminimax.errors import InputError
-from fedminimax.folders import FIGURES, write_atomically
+from fedminimax.folders import FIGURES, make_folder, write_atomically
 from fedminimax.report.evidence import Evidence
 from fedminimax.report.material import gather
 
@@ -48,7 +48,7 @@ def report(
     page = _place(out, [source.path for source in material.sources])
     from fedminimax.report.page import render
 
-    page.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(page.parent)
     write_atomically(page, render(material, evidence, chosen, title).encode())
     if not only_page:
         from fedminimax.report import figures, tables

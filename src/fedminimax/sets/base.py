@@ -85,13 +85,13 @@ class Set(abc.ABC):
         )
 
 
-def as_set(value: Set | None) -> Set:
-    """Return the set itself, or :class:`Everything` for None."""
+def as_set(value: Set | None, name: str = "a constraint") -> Set:
+    """Return the set itself, or :class:`Everything` for None; ``name`` is what an error calls it."""
     if value is None:
         return Everything()
     if not isinstance(value, Set):
         raise InputError(
-            f"a constraint is a fedminimax Set or None but {value!r:.40} was given; use for instance Simplex() or L2Ball(1.0)"
+            f"{name} is a fedminimax Set or None but {value!r:.40} was given; use for instance Simplex() or L2Ball(1.0)"
         )
     return value
 

@@ -59,6 +59,7 @@ class Conductor:
         self._kinds: dict[Hashable, Kind] = {}
         self._pace: dict[Compiled, float] = {}
         self._batches = 0
+        self._early, self._done, self._timed, self._began = 0, 0, 0, float("nan")
         self.numbers = Numbers(len(seeds), rounds, common.every)
 
     def run(self, methods: Sequence[Algorithm], halving: Halving | None = None, sign: float = 1.0) -> None:
@@ -75,7 +76,8 @@ class Conductor:
                     stands |= {(k, share.seeds.start): part.standing.only([n]) for n, k in enumerate(share.settings)}
             if halving is not None and until < self._rounds:
                 scores = sign * self.numbers.scores(halving.metric, [first + k for k in alive], until)
-                alive = [alive[k] for k in halving.survivors(scores)]
+                left = [alive[k] for k in halving.survivors(scores)]
+                self._early, alive = self._early + len(alive) - len(left), left
 
     def _shares(self, methods: Sequence[Algorithm], alive: list[int], name: str, known: bool) -> Iterator[Share]:
         """Group settings by their program, and divide each group into what runs at once, all in one shape."""
@@ -105,7 +107,7 @@ class Conductor:
         runs, since = len(methods) * len(seeds), before[0].round if before else 0
         if part is None:
             part = Part(joined(before) if before else share.kind.start(methods, len(seeds)), {})
-        self._watch(runs * (part.standing.round - since))
+        self._tell(runs * (part.standing.round - since), now=False)
         if part.standing.round < until:
             block = Block(share.kind.compiled(share.shape), methods, seeds, part)
             try:
@@ -119,6 +121,18 @@ class Conductor:
         self.numbers.put(here, share.seeds, until, part.rows)
         return part
 
+    def _tell(self, rounds: int, now: bool = True) -> None:
+        """Say that so many rounds more have been run: by this process now, or by one before it."""
+        self._done += rounds
+        if now and self._began == self._began:
+            self._timed += rounds
+        elif now:  # the first stretch also compiles
+            self._began = time.monotonic()
+        finished = int((self.numbers.rounds_run >= self._rounds).all(axis=1).sum())
+        seconds = time.monotonic() - self._began if self._timed else 0.0
+        self._ledger.progress(finished=finished, early=self._early, rounds=self._done, timed=self._timed, seconds=seconds)
+        self._watch(rounds)
+
     def _go(self, block: Block, until: int, runs: int, save: Callable[[], None]) -> None:
         """Run to a round in stretches, so that there is something to watch, and that little is ever lost."""
         saved = time.monotonic()
@@ -127,7 +141,7 @@ class Conductor:
             done = block.advance(int(pace), until)
             now = time.monotonic()
             self._pace[block.program] = max(1.0, min(done * _CALL_SECONDS / max(now - began, 1e-6), 8 * pace))
-            self._watch(runs * done)
+            self._tell(runs * done)
             if now - saved > _SAVE_SECONDS and block.round < until:
                 save()
                 saved = time.monotonic()

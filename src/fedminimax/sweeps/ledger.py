@@ -1,6 +1,7 @@
 """A sweep's folder: what has been run is in it, and is not run again.
 
 - ``plan.json``: what the sweep is, and how many runs go side by side;
+- ``progress.json``: how far it is, for those who watch; gone when all is done;
 - ``parts/``: the numbers of runs that went side by side, and how those under way stand; gone when all is done;
 - ``sweep.json``, ``sweep.npz``: the outcome (:meth:`~fedminimax.Sweep.save`), also of a sweep that was interrupted;
 - ``environment.json`` and ``log.txt``, as in the folder of a run.
@@ -11,9 +12,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from fedminimax import folders
 from fedminimax._version import __version__
 from fedminimax.engines.program import Carry
 from fedminimax.errors import InputError
-from fedminimax.folders import read_json, write_json
+from fedminimax.folders import PLAN, PROGRESS, read_json, write_json
 from fedminimax.identity import describe, differences, identity
 from fedminimax.interrupts import uninterrupted
 from fedminimax.plan import Plan
@@ -32,7 +34,9 @@ from fedminimax.runfolder import locked
 from fedminimax.sweeps.standing import Part, Standing
 from fedminimax.sweeps.table import SWEEP, Sweep, packed, unpacked
 
-PLAN, PARTS = "plan.json", "parts"
+PARTS = "parts"
+_TELL_SECONDS = 1.0
+"""How far ``progress.json`` may be behind."""
 
 
 @contextmanager
@@ -53,7 +57,7 @@ def opened(
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, but a sweep needs a folder: name another.")
-    path.mkdir(parents=True, exist_ok=True)
+    folders.make_folder(path)
     with locked(path):
         every = identity(plan)
         every["method"] = {name: value for name, value in every["method"].items() if name not in varied}
@@ -85,6 +89,23 @@ class Ledger:
     def __init__(self, folder: Path | None, plan: dict[str, Any]):
         self.folder, self._plan = folder, plan
         self._parts = Path() if folder is None else folder / PARTS
+        self._known: dict[str, Any] = {"format": folders.FORMAT, "version": __version__}
+        self._told = -_TELL_SECONDS  # long enough ago
+
+    def progress(self, **known: Any) -> None:
+        """Write down how far the sweep is, unless that was just done, for those who watch: a sweep goes on without it.
+
+        Args:
+            known: what is new of ``settings``, ``finished`` and ``early`` (how many there are, have run to the end, and were
+                ended early), ``seeds``, ``length`` (the rounds of a run), ``rounds`` and ``total`` (of all runs), and ``timed``
+                and ``seconds`` (rounds that were timed, and how long they took).
+        """
+        self._known |= known
+        if self.folder is None or time.monotonic() - self._told < _TELL_SECONDS:
+            return
+        self._told = time.monotonic()
+        with suppress(OSError):
+            write_json(self.folder / PROGRESS, self._known)
 
     def outcome(self) -> Sweep | None:
         """Return the outcome of a sweep that is finished; None: there is something left to run."""
@@ -99,10 +120,13 @@ class Ledger:
             return
         found.save(self.folder)
         if found.interrupted:
+            self._told = -_TELL_SECONDS
+            self.progress()
             folders.log(self.folder, "The sweep was interrupted.")
             return
         folders.log(self.folder, "The sweep is finished.")
         shutil.rmtree(self._parts, ignore_errors=True)
+        (self.folder / PROGRESS).unlink(missing_ok=True)
 
     def at_once(self, kind: int, new: Callable[[], int]) -> int:
         """Return how many runs go side by side: as when they were first run, so that the same programs give the same bytes."""

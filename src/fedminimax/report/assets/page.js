@@ -113,9 +113,9 @@ const FM = (() => {
       barmode: "group", hovermode: "x unified", bargap: order.length > 60 ? 0 : 0.2,
       xaxis: entry.quantiles ? { title: { text: "per cent of the clients, each method's own order" } }
         : { title: { text: narrow() ? "clients, worst served first" : `client, from the one that ${escaped(labels[0])} serves worst` }, type: "category", showticklabels: order.length <= 60 },
-      yaxis: { title: { text: escaped(entry.metric) }, ...(Math.min(...sorted.flat()) > 0 ? { rangemode: "tozero" } : {}) },
+      yaxis: { title: { text: escaped(entry.title) }, ...(Math.min(...sorted.flat()) > 0 ? { rangemode: "tozero" } : {}) },
     });
-    say("clients-caption", labels.map((l, i) => `${l}: mean ${mean(sorted[i]).toPrecision(4)}, worst ${sorted[i].reduce((a, b) => (sign * a < sign * b ? a : b)).toPrecision(4)}`).join("; ") + `. ${entry.count} clients, the mean over seeds.`);
+    say("clients-caption", labels.map((l, i) => `${l}: mean ${mean(sorted[i]).toPrecision(4)}, worst ${sorted[i].reduce((a, b) => (sign * a < sign * b ? a : b)).toPrecision(4)}`).join("; ") + `. ${entry.count} clients, ${entry.over}.`);
   }
 
   // -- weights on clients ---------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ const FM = (() => {
     draw("weights-chart", [{ type: "heatmap", z, x: w.rounds, y: w.clients.map((c) => `client ${c}`), colorscale: RAMP(), zmin: 0, colorbar: { title: { text: narrow() ? "" : "weight", side: "right" }, thickness: 12, outlinewidth: 0 }, hovertemplate: "%{y}, round %{x}: %{z:.4g}<extra></extra>" }],
       { xaxis: { title: { text: "rounds" }, showgrid: false }, yaxis: { type: "category", showgrid: false, nticks: 20 } });
     const last = z.map((row) => row[n - 1]), top = last.indexOf(Math.max(...last));
-    say("weights-caption", `${w.label}: the mean over ${w.seeds} seed${w.seeds > 1 ? "s" : ""}. At the end client ${w.clients[top]} has the most, ${last[top].toPrecision(3)}; equal weights would be ${(1 / w.count).toPrecision(3)}.` + (w.clients.length < w.count ? ` Shown are the ${w.clients.length} heaviest of ${w.count} clients.` : ""));
+    say("weights-caption", `${w.label}: ${w.over}. At the end client ${w.clients[top]} has the most, ${last[top].toPrecision(3)}; equal weights would be ${(1 / w.count).toPrecision(3)}.` + (w.clients.length < w.count ? ` Shown are the ${w.clients.length} heaviest of ${w.count} clients.` : ""));
   }
 
   // -- sweeps ---------------------------------------------------------------------------------------------------------
