@@ -20,7 +20,7 @@ def python(script, *arguments, **env):
 @pytest.mark.parametrize(
     ("option", "shown"),
     [
-        ("--help", ("init", "run", "resume", "demo", "fair", "check", "list", "--version")),
+        ("--help", ("init", "run", "resume", "demo", "fair", "predict", "check", "list", "--version")),
         ("--version", ("fedminimax ",)),
     ],
 )

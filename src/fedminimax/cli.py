@@ -191,6 +191,24 @@ def fair_command(
     fair(request, out)
 
 
+@app.command("predict")
+def predict_command(
+    model: Annotated[Path, typer.Argument(help="The folder of a model, such as fedminimax-fair/model.")],
+    rows: Annotated[Path, typer.Argument(help="A file of rows (.csv, .tsv, .parquet) with the columns of the training table.")],
+    out: Annotated[Path, typer.Option(help="The file to write: .csv or .parquet.")] = Path("scores.csv"),
+    keep: Annotated[
+        list[str], typer.Option(help="A column of the rows to write beside the predictions, such as an id; may be given again.")
+    ] = [],  # noqa: B006  (typer reads it, and nobody changes it)
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at what is unlike the training rows, such as a new category or other units.")
+    ] = False,
+) -> None:
+    """Score new rows with a saved model; where the file has the label too, say how good the predictions are."""
+    from fedminimax.commands.predict import predict
+
+    predict(model, rows, out, keep, strict)
+
+
 def _number(option: str, text: str) -> float:
     try:
         return float(text)

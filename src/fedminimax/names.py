@@ -66,6 +66,7 @@ from fedminimax.result import Result
 from fedminimax.resume import resume
 from fedminimax.run import run
 from fedminimax.runfolder import RunFolder
+from fedminimax.saved import load_model
 from fedminimax.schedules import Piecewise, PowerDecay
 from fedminimax.steps import ClientSteps, UniformSteps
 from fedminimax.sweep import sweep
@@ -159,6 +160,7 @@ __all__ = [
     "Wave",
     "Weighted",
     "compare",
+    "load_model",
     "local_solver",
     "report",
     "resume",
