@@ -83,7 +83,9 @@ def test_a_rare_class_is_not_won_by_predicting_nobody(few, rare):
     whole = threshold.histogram(p[:, 1] / p.sum(axis=1), labels_of(rare.train, rare))
     assert few.threshold == pytest.approx(threshold.best_threshold(whole), rel=0.03)
     assert any("e has test rows of one class only, so no AUC" in note for note in few.notes)
-    assert [lead.other for lead in few.leads] == ["FedAvg", "FedAvg"]
+    assert [(lead.other, lead.part) for lead in few.leads] == [
+        ("FedAvg", "worst20"), ("FedAvg", "average"), ("FedAvg:size", "worst20"),
+    ]  # fmt: skip
 
 
 def test_the_summary_is_plain_and_whole(few, comparison):

@@ -25,8 +25,8 @@ from fedminimax.fairness.words import SIZE
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.result import Result
 
-USUAL = "FedAvg"
-"""The method that the first is compared with, where it is among them."""
+USUAL, BY_SIZE = "FedAvg", "FedAvg:size"
+"""The methods that the first is compared with, where they are among them."""
 
 Tell = Callable[[str], None]
 Busy = Callable[[str], AbstractContextManager[Any]]
@@ -118,7 +118,9 @@ class Judging:
         """Return the comparison with its verdicts, its rates by group and its cautions."""
         methods, first = list(made.results), self.choice.measure
         other = next((m for m in (USUAL, *methods[1:]) if m in methods[1:]), None)
-        leads = [] if other is None else [lead(methods[0], other, made.scores, first, part) for part in ("worst20", "average")]
+        pairs = [] if other is None else [(other, "worst20"), (other, "average")]
+        pairs += [(BY_SIZE, "worst20")] if BY_SIZE in methods[1:] and other != BY_SIZE else []
+        leads = [lead(methods[0], name, made.scores, first, part) for name, part in pairs]
         rates = {}
         if self.federation.groups is not None and made.rows.positive is not None:
             shown = [*methods, *(b for b in made.baselines if b != base.MAJORITY)]

@@ -31,6 +31,8 @@ _CAPTIONS = {
     "weights": "The weights on sites over rounds.",
     "trade_off": "Over rounds, under several penalties.",
 }
+_WIDE = 6
+"""In tables with more columns an interval goes below its number."""
 
 
 def render(found: Comparison, title: str, figures: Sequence[Path], command: str = "", more: Iterable[Sheet] = ()) -> str:
@@ -80,11 +82,13 @@ def _what(found: Comparison) -> str:
 
 def _table(sheet: Sheet, level: str = "h2") -> str:
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in sheet.columns)
+    wide = len(sheet.columns) > _WIDE
+    shown = lambda text: escape(text).replace(" (", "<br>(") if wide else escape(text)
     rows = []
     for k, row in enumerate(sheet.rows):
         first, *others = row
         kind = lambda c, text, k=k: "number best" if (k, c) in sheet.best else "number" if len(text) < 40 else "words"
-        cells = "".join(f'<td class="{kind(c, text)}">{escape(text)}</td>' for c, text in enumerate(others, start=1))
+        cells = "".join(f'<td class="{kind(c, text)}">{shown(text)}</td>' for c, text in enumerate(others, start=1))
         line = ' style="border-top: 3px double var(--line)"' if k in sheet.apart and k else ""
         rows.append(f'<tr{line}><th scope="row">{escape(first)}</th>{cells}</tr>')
     caption = f'<p class="caption">{escape(sheet.caption)}</p>' if sheet.caption else ""

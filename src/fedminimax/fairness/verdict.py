@@ -109,7 +109,7 @@ def cautions(
         few = [n for n, p, v in zip(names, rows.positives, values, strict=True) if p < FEW and np.isfinite(v)]
         if few:
             verb = "has" if len(few) == 1 else "have"
-            found.append(f"{_listed(few)} {verb} fewer than {FEW} positive test rows: their AUC and its interval say little.")
+            found.append(f"{_listed(few)} {verb} fewer than {FEW} positive test rows: an AUC of so few says little.")
     bias = scores[methods[0]].picking * (-1 if first.higher_is_better else 1)
     if len(names) - len(without) > 1 and bias > (0.005 if first.percent else 0.01 * abs(_level(scores[methods[0]], first))):
         found.append(
