@@ -20,7 +20,7 @@ from fedminimax.fairness.outputs import Outputs, labels_of, outputs
 from fedminimax.fairness.rows import Rows
 from fedminimax.fairness.scores import Judge, judge
 from fedminimax.fairness.threshold import best_threshold, histogram
-from fedminimax.fairness.verdict import cautions, lead
+from fedminimax.fairness.verdict import alone, cautions, lead
 from fedminimax.fairness.words import SIZE
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.result import Result
@@ -129,5 +129,8 @@ class Judging:
             made,
             leads=[one for one in leads if one is not None],
             rates=rates,
-            notes=cautions(self.federation.names, made.rows, made.scores, methods, first, self.loss),
+            notes=[
+                *cautions(self.federation.names, made.rows, made.scores, methods, first, self.loss),
+                *alone(made.winner, base.LOCAL, made.scores, first),
+            ],
         )

@@ -121,6 +121,19 @@ def cautions(
     return found
 
 
+def alone(kept: str, local: str, scores: dict[str, Scored], first: Measure) -> list[str]:
+    """Return a sentence where sites are better off with models of their own than with the one to keep, by more than noise."""
+    own = lead(local, kept, scores, first, "average") if local in scores else None
+    if own is None or not own.more_than_noise or own.value < 0:
+        return []
+    shown = [first.gap(number) for number in (own.value, own.low, own.high)]
+    return [
+        f"Sites are better off alone: models of their own have an average {first.title} {shown[0]}{first.unit} better than "
+        f"{kept}'s ({LEVEL:.0%} interval {shown[1]} to {shown[2]}). One such model cannot serve sites that differ so much; "
+        "a larger one (--hidden 32), or a feature that tells them apart, might."
+    ]
+
+
 def _level(scored: Scored, measure: Measure) -> float:
     return float(scored.points[measure.name]["average"].mean())
 
