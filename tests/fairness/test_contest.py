@@ -258,6 +258,13 @@ def test_every_method_has_a_space_of_the_same_size():
         fairness.make(name, {k: v[0] for k, v in space.items()} | {"local_steps": 5, "batch_size": 4})
 
 
+def test_steps_are_in_units_of_the_weights_sum():
+    for name, key, other in (("ScaffPD", "tau", "sigma"), ("AFL", "lr_x", "lr_w")):
+        one, four = (fairness.search_space(name, 3.0, 0.5, 10, 5, total) for total in (1.0, 4.0))
+        np.testing.assert_allclose(four[key], np.array(one[key]) / 4)
+        np.testing.assert_allclose(four[other], np.array(one[other]) * 4)
+
+
 def test_smoothness_is_the_largest_eigenvalue(x64):
     task = fm.problems.robust_regression(4, 3, 30, sigma=0.3)
     inputs = np.asarray(task.clients.fields["inputs"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from fedminimax.data import datasets, silos
 from fedminimax.fairness import measures, outputs, scores
 from fedminimax.fairness.rows import Rows
 
@@ -110,6 +111,8 @@ def test_what_comes_first_follows_the_label(rare, balanced, three, quantity):
         "rare": "auc", "balanced": "accuracy", "three": "balanced_accuracy", "quantity": "rmse",
     }  # fmt: skip
     assert [choice.rare for choice in first.values()] == [True, False, True, False]
+    ten = silos(datasets.load("digits"), 5, 10.0, seed=0)
+    assert measures.first_measure(ten).measure.name == "accuracy", "a tenth of the rows each: none is rare"
     share = measures.shares(rare)
     assert share[1] == pytest.approx(np.mean(rare.train.fields["labels"]))
     assert f"Only {100 * share[1]:.1f}% of the training rows are 'yes'" in first["rare"].sentence

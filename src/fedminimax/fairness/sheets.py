@@ -64,7 +64,7 @@ def first_sheet(found: Comparison) -> Sheet:
     best = set()
     for column, part in enumerate(PARTS, start=1):
         values = [found.number(name, measure.name, part).value for name in found.results]
-        if len(values) > 1 and np.isfinite(values).any():
+        if np.isfinite(values).any() and np.nanmax(values) > np.nanmin(values):
             best.add((int(np.nanargmax(values) if measure.higher_is_better else np.nanargmin(values)), column))
     told = "In brackets 95% intervals over test rows"
     if found.asked.get("seeds", 1) > 1:
