@@ -59,8 +59,8 @@ SUMMARY = {
     "groups": {
         "ScaffPD": {
             "groups": {"female": rates(0.6, 0.2), "male": rates(0.8, 0.1), "other": rates(0.0, 0.9)},
-            "gaps": {"TPR": number(0.2, 0.05, 0.35), "FPR": number(None)},
-            "few": {"TPR": ["other"], "FPR": ["female", "male", "other"]},
+            "gaps": {"TPR": number(0.2, 0.05, 0.35), "FPR": number(0.1, -0.05, 0.25)},
+            "few": {"TPR": ["other"], "FPR": ["other"]},
         }
     },
     "notes": ["Sites with fewer than 5 positive test rows: a|b."],
@@ -123,8 +123,10 @@ def test_weaknesses_are_named_with_their_numbers():
         "Predicting the commonest class for everybody has the accuracy 95.6% over all test rows, the model 80.0%: accuracy "
         "does not show what it is good for.",
         "Sites whose rows are all of one class, where nothing shows whether it tells classes apart: hospice.",
-        "Between groups it finds of the positive rows most in male (80.0%) and least in female (60.0%), a gap of 20.0% (5.0 to "
-        "35.0).",
+        "Between groups it finds of the positive rows most in male (80.0%) and least in female (60.0%), a gap of 20.0 points "
+        "(5.0 to 35.0).",
+        "Between groups it calls of the others most in female (20.0%) and least in male (10.0%), a gap of 10.0 points (-5.0 to "
+        "25.0), which may be noise.",
         "Sites with fewer than 5 positive test rows: a|b.",
     ]
 

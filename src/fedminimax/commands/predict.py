@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -60,7 +61,7 @@ def predictions(model: Model, scores: Floats, frame: pd.DataFrame, keep: Sequenc
     """Return one row for each of the rows: what is kept of it, the probabilities, and what is predicted."""
     found = frame[list(keep)].copy() if keep else pd.DataFrame({ROW: range(1, len(frame) + 1)}, index=frame.index)
     taken = list(found.columns)
-    made: dict[str, pd.Series] = {}  # type: ignore[type-arg]
+    made: dict[str, pd.Series[Any]] = {}
     if model.classes is not None:
         shown = model.classes if model.positive is None else [model.positive]
         shares = model.likelihood(scores, frame.index)

@@ -46,11 +46,11 @@ class Encoder:
         """The names of the inputs, in order."""
         return self.encoding.features
 
-    def inputs(self, frame: pd.DataFrame, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+    def inputs(self, frame: object, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """Return rows as inputs, [n, d]. Columns that the model does not know are ignored; one that it lacks is an error."""
         return self.read(frame, dtype)[0]
 
-    def read(self, frame: pd.DataFrame, dtype: npt.DTypeLike = np.float32) -> tuple[npt.NDArray[Any], list[str]]:
+    def read(self, frame: object, dtype: npt.DTypeLike = np.float32) -> tuple[npt.NDArray[Any], list[str]]:
         """Return rows as inputs, [n, d], and what is noticed of them, in sentences.
 
         Noticed are new categories, values that no training row lacked, texts among numbers, and columns that seem to be in
@@ -59,7 +59,7 @@ class Encoder:
         rows, notes = read_rows(self._checked(frame), self.encoding)
         return inputs(rows, self.encoding, dtype), notes
 
-    def _checked(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def _checked(self, frame: object) -> pd.DataFrame:
         """Return the columns that are needed, in the order of training."""
         if not isinstance(frame, pd.DataFrame):
             raise InputError(

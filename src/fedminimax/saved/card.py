@@ -93,7 +93,7 @@ def _data(summary: Mapping[str, Any]) -> str:
 def _sites(sites: Sequence[Mapping[str, Any]], positive: str | None) -> str:
     """Return the table of sites: their rows, and of each class how many."""
     classes = list(sites[0].get("classes") or {})
-    head = ["site", "training rows", "test rows", *(f"{name}" for name in classes)]
+    head = ["site", "training rows", "test rows", *(f"rows with {name}" for name in classes)]
     counted = positive is not None and not classes and any(row.get("test_positive") is not None for row in sites)
     if counted:
         head.append(f"test rows with {positive}")
@@ -114,7 +114,7 @@ def _optimised(summary: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     text = f"The loss f_i of a site is the mean of {loss} over its training rows{ridge}."
     if penalty := asked.get("penalty"):
         text += (
-            " Methods and settings are compared by the training objective max_w sum_i w_i f_i(x) - psi(w), the loss under the "
+            " Settings are compared by the training objective max_w sum_i w_i f_i(x) - psi(w), the loss under the "
             f"worst weights w on sites, with the penalty psi = {penalty}."
         )
     if spec["method"].partition(":")[0] in AVERAGES:

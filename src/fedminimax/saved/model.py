@@ -134,7 +134,7 @@ class Model:
     def inputs(self, frame: Rows) -> tuple[npt.NDArray[Any], list[str]]:
         """Return rows as the network's inputs, [n, ...], and what is noticed of them, in sentences."""
         if self.encoder is not None:
-            return self.encoder.read(frame, self._dtype)  # type: ignore[arg-type]  (which says what it needs)
+            return self.encoder.read(frame, self._dtype)
         inputs, shape = np.asarray(frame, self._dtype), tuple(self.spec["inputs"])
         if inputs.shape[1:] != shape:
             raise InputError(f"The inputs have the shape {inputs.shape}: give an array [n, {', '.join(map(str, shape))}].")

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fedminimax.fairness.outputs import Floats, clipped, softmax
 from fedminimax.problems.robust_model import SQUARED
-
-Floats = npt.NDArray[np.float64]
 
 
 def probabilities(scores: Floats, loss: str) -> Floats:
@@ -19,12 +18,7 @@ def probabilities(scores: Floats, loss: str) -> Floats:
     labels by squares estimates probabilities roughly: :math:`p_c = s_c^+ / \sum_k s_k^+`, clipped at zero and normalised, and
     all classes alike where no score is above zero.
     """
-    if loss == SQUARED:
-        parts = np.maximum(scores, 0.0)
-        parts[parts.sum(axis=1) == 0] = 1.0
-    else:
-        parts = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return parts / parts.sum(axis=1, keepdims=True)
+    return clipped(scores) if loss == SQUARED else softmax(scores)
 
 
 def quantity(scores: Floats, scale: Sequence[float] | None) -> Floats:

@@ -96,8 +96,9 @@ def _groups(summary: Mapping[str, Any], kept: str) -> list[str]:
         if gap.get("value") is None or len(values) < 2:
             continue
         high, low = max(values, key=lambda name: values[name]), min(values, key=lambda name: values[name])
+        noise = ", which may be noise" if gap.get("low") is not None and gap["low"] <= 0 else ""
         found.append(
             f"Between groups it {words} most in {high} ({show(values[high], rate)}) and least in {low} "
-            f"({show(values[low], rate)}), a gap of {with_interval(gap, rate)}."
+            f"({show(values[low], rate)}), a gap of {with_interval(gap, rate).replace('%', ' points')}{noise}."
         )
     return found
