@@ -1,4 +1,4 @@
-"""What step sizes are measured in: the curvature of the clients' losses, found by power iteration."""
+"""What step sizes are measured in: the curvature of the clients' losses, and how differently they pull, by power iteration."""
 
 from __future__ import annotations
 
@@ -24,6 +24,27 @@ class Curvature(NamedTuple):
     def cautious(self) -> float:
         """The largest client's, but no more than ten times the average's."""
         return min(self.largest, _MOST * self.average)
+
+
+def coupling(rows: Array, pulls: Array, clients: ClientData, centred: bool) -> float:
+    """Return the squared norm of the Jacobian of (f_1, ..., f_N), whose rows are the gradients E[z r^T] of a linear model.
+
+    Args:
+        rows: z, [total, d], client after client.
+        pulls: r, the slope of each row's loss in its outputs, [total, outputs].
+        clients: where each client's rows begin, and how many there are.
+        centred: whether the mean gradient is taken off: weights that sum to one do not feel it.
+    """
+    starts, sizes = np.asarray(clients.starts), np.asarray(clients.sizes)
+    slopes = [np.add.reduceat(rows * pull[:, None], starts) / sizes[:, None] for pull in pulls.T]
+    jacobian = np.concatenate(slopes, axis=1)
+    jacobian = jacobian - jacobian.mean(axis=0) if centred else jacobian
+    vector, largest = np.random.default_rng(0).normal(size=jacobian.shape[1]), 0.0
+    for _ in range(_POWER_STEPS):
+        vector /= max(np.linalg.norm(vector), np.finfo(float).tiny)
+        vector = jacobian.T @ (jacobian @ vector)
+        largest = float(np.linalg.norm(vector))
+    return largest
 
 
 def curvature(rows: Array, clients: ClientData, weights: Array) -> Curvature:

@@ -21,14 +21,15 @@ from fedminimax.fairness import smoothness
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, Penalty, QFair
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.problems.robust_model import ENTROPY, SQUARED, robust_model
+from fedminimax.sets import CappedSimplex, Simplex
 from fedminimax.sklearn.base import FederatedEstimator, network, validate_data
-from fedminimax.sklearn.constants import curvature
+from fedminimax.sklearn.constants import coupling, curvature
 from fedminimax.sklearn.layers import Array, Layers, Scaling
-from fedminimax.sklearn.training import OBJECTIVE, Methods, arrays, frame
+from fedminimax.sklearn.training import GAP, OBJECTIVE, Methods, arrays, frame
 
 _MEAN = "mean_loss"
 _EAGER = 3.0
-"""sigma in units of 1 / (N f): one such step gives a client whose loss is the mean f above the others' 3 / N more weight."""
+"""The most of sigma, in units of 1 / (N f): a client whose loss is the mean f above the others' gains a weight of 3 / N."""
 _PENALTIES = {"chi2": (ChiSquare, 0.1), "cvar": (CVaR, 0.3), "qfair": (QFair, 1.0)}
 _METHODS = ("ScaffPD", "AFL", "FedAvg")
 
@@ -115,16 +116,20 @@ class _Fair(FederatedEstimator):
                 f"method is {self.method!r}: choose {', '.join(map(repr, _METHODS))}, or give one with its step sizes, such as "
                 "ScaffPD(tau=0.1, sigma=0.1)."
             )
-        start = 0.5 if classes is None else np.log(classes)  # the loss of a model that knows nothing
+        naive = 0.5 if classes is None else np.log(classes)  # the loss of a model that knows nothing
         rows = np.concatenate([data.fields["inputs"], np.ones((data.total, 1), np.float32)], axis=1)
+        labels = data.fields["labels"]
         found = curvature(rows, data, np.full(data.count, 1 / data.count))
-        if self._widths():
-            bend = smoothness(problem, data) * found.cautious / max(found.average, 1e-12)
-        else:  # the softmax bends by at most a half, the half square by one
-            bend = (1.0 if classes is None else 0.5) * found.cautious + self._ridge()
-        answer = np.asarray(psi.maximize(jnp.full(data.count, start, jnp.float32)), float)
+        # The softmax bends by at most a half, the half square by one; and a model that is zero pulls at its outputs so:
+        bend = (1.0 if classes is None else 0.5) * found.cautious + self._ridge()
+        pulls = -labels[:, None] if classes is None else 1 / classes - np.eye(classes)[labels]
+        pull = coupling(rows, pulls, data, centred=isinstance(psi.set(data.count), (Simplex, CappedSimplex)))
+        if self._widths():  # as much more as it bends more
+            linear, bend = bend, smoothness(problem, data) * found.cautious / max(found.average, 1e-12)
+            pull *= bend / max(linear, 1e-12)
+        answer = np.asarray(psi.maximize(jnp.full(data.count, naive, jnp.float32)), float)
         lr = 1 / (max(bend, 1e-12) * max(1.0, answer.sum()))
-        weigh = _EAGER * answer.mean() / start
+        weigh = min(_EAGER * answer.mean() / naive, 1 / max(lr * self.local_steps * pull, 1e-12))
         shape: dict[str, Any] = {"local_steps": self.local_steps, "batch_size": self.batch_size}
         if self.method == "ScaffPD":
             return lambda factor: ScaffPD(tau=factor * lr * self.local_steps, sigma=factor * weigh, **shape)
@@ -139,10 +144,13 @@ class FairClassifier(ClassifierMixin, _Fair):
     .. math:: \min_x \max_{w \in W} \sum_i w_i f_i(x) - \psi(w)
 
     with f_i the mean cross-entropy over the rows of client i plus ridge/2 ||x||^2, and psi the price of weights w that are not
-    equal. With one client it is plain training. Step sizes come from the data: a local step of x is 1 / L, L the largest
-    curvature of a client's loss by power iteration (at most ten times that of the average), and a step of w is 3 / (N f), f the
-    loss at the start. If the objective gets non-finite or loses a tenth of what it had gained, all steps are halved and the
-    training starts again, up to five times; then a ConvergenceWarning says so.
+    equal. With one client it is plain training.
+
+    Step sizes come from the data. A local step of x is 1 / L, L the largest curvature of a client's loss by power iteration (at
+    most ten times that of the average). The step of w is the largest with which a primal-dual method is stable, 1 / (K/L J^2)
+    with J the norm of the clients' gradients at the start less their mean, and at most 3 / (N f), f the loss there. If the
+    objective gets non-finite, loses a tenth of what it had gained, or if w is far from the best answer to x at the end, all
+    steps are halved and the training starts again, up to five times; then a ConvergenceWarning says so.
 
     Args:
         penalty: "chi2" (:class:`ChiSquare`), "cvar", "qfair", "agnostic", or a penalty of :mod:`fedminimax.penalties`.
@@ -168,7 +176,8 @@ class FairClassifier(ClassifierMixin, _Fair):
         intercepts_: the biases of all layers.
         clients_: the clients' names.
         client_weights_: the final w, by client. Large: the model is bad there, for its best.
-        history_: a table over rounds: the objective, the mean loss and the worst client's, on the training rows.
+        history_: a table over rounds, on the training rows: the objective (at the best answer w), how much less it is at the
+            method's w ("gap", 0 at the solution), the mean loss and the worst client's.
         method_: the method with the step sizes that were used.
         n_iter_: how many rounds were run.
         n_features_in_: how many columns there were.
@@ -247,7 +256,7 @@ class FairRegressor(RegressorMixin, _Fair):
         intercepts_: the biases of all layers.
         clients_: the clients' names.
         client_weights_: the final w, by client.
-        history_: the objective, the mean loss and the worst client's over rounds, for targets of variance one.
+        history_: as :class:`FairClassifier` has it, for targets of variance one.
         method_: the method with the step sizes that were used.
         n_iter_: how many rounds were run.
         n_features_in_: how many columns there were.
@@ -292,7 +301,9 @@ def _problem(outline: Outline) -> RobustProblem:
 
 
 def _measured(problem: RobustProblem, clients: ClientData, state: Any) -> dict[str, jax.Array]:
-    """Return max_w sum_i w_i f_i - psi(w), and the mean and the largest f_i, in one pass over the rows."""
-    losses = problem.losses(state.x, clients)
-    w = problem.penalty.maximize(losses)
-    return {OBJECTIVE: losses @ w - problem.penalty.value(w), _MEAN: jnp.mean(losses), "worst_loss": jnp.max(losses)}
+    """Return max_w sum_i w_i f_i - psi(w), what it is more than at the state's w, and the mean and the largest f_i."""
+    losses, psi = problem.losses(state.x, clients), problem.penalty
+    value = lambda w: losses @ w - psi.value(w)
+    best = value(psi.maximize(losses))
+    gap = jnp.zeros(()) if state.y is None else best - value(state.y)
+    return {OBJECTIVE: best, GAP: gap, _MEAN: jnp.mean(losses), "worst_loss": jnp.max(losses)}

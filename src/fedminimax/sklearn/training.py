@@ -20,7 +20,7 @@ from fedminimax.problems.forms import AnyProblem
 from fedminimax.result import Result
 from fedminimax.run import run
 
-OBJECTIVE = "objective"
+OBJECTIVE, GAP = "objective", "gap"
 _MEASURE = "training"
 _EVALUATIONS = 20
 _TRIES = 6
@@ -126,8 +126,9 @@ class _Settled(Observer):
 
 
 def _went_well(result: Result, judge: str) -> bool:
-    values = result.history[judge]
+    values, least = result.history[judge], result.history[judge].min()
     if not np.isfinite(values).all() or result.costs["dropped"].sum() > 0:
         return False
-    least = values.min()
-    return bool(values[-1] <= least + _ROOM * (values[0] - least) + _ROUNDING * max(1.0, abs(least)))
+    room = _ROOM * (values[0] - least) + _ROUNDING * max(1.0, abs(least))
+    apart = result.history.get(f"{_MEASURE}/{GAP}", np.zeros(1))[-1]  # players that chase each other never meet
+    return bool(values[-1] <= least + room and apart <= room)
