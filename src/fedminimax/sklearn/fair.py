@@ -149,8 +149,9 @@ class FairClassifier(ClassifierMixin, _Fair):
     Step sizes come from the data. A local step of x is 1 / L, L the largest curvature of a client's loss by power iteration (at
     most ten times that of the average). The step of w is the largest with which a primal-dual method is stable, 1 / (K/L J^2)
     with J the norm of the clients' gradients at the start less their mean, and at most 3 / (N f), f the loss there. If the
-    objective gets non-finite, loses a tenth of what it had gained, or if w is far from the best answer to x at the end, all
-    steps are halved and the training starts again, up to five times; then a ConvergenceWarning says so.
+    objective gets non-finite, loses a tenth of what it had gained, or settles where w is far from the best answer to x (the
+    players chase each other), all steps are halved and the training starts again, up to five times; then a ConvergenceWarning
+    says so.
 
     Args:
         penalty: "chi2" (:class:`ChiSquare`), "cvar", "qfair", "agnostic", or a penalty of :mod:`fedminimax.penalties`.

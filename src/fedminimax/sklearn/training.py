@@ -130,5 +130,6 @@ def _went_well(result: Result, judge: str) -> bool:
     if not np.isfinite(values).all() or result.costs["dropped"].sum() > 0:
         return False
     room = _ROOM * (values[0] - least) + _ROUNDING * max(1.0, abs(least))
-    apart = result.history.get(f"{_MEASURE}/{GAP}", np.zeros(1))[-1]  # players that chase each other never meet
-    return bool(values[-1] <= least + room and apart <= room)
+    apart = result.history.get(f"{_MEASURE}/{GAP}", np.zeros(1))[-1]
+    chasing = result.stopped is not None and apart > room  # nothing changes any more, and still w is no answer to x
+    return bool(values[-1] <= least + room and not chasing)
