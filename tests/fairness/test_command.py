@@ -94,7 +94,7 @@ def test_fair_runs_on_a_table_of_ones_own(tmp_path):
     frame.to_csv(tmp_path / "hospitals.csv", index=False)
     arguments = "--label outcome --client site --exclude risk --methods ScaffPD,FedAvg --rounds 8 --local-steps 4 --min-rows 5"
     places = ["--data", tmp_path / "hospitals.csv", "--out", tmp_path / "out"]
-    done = fair(*arguments.split(), "--rho", "0.1,0.02", *places)
+    done = fair(*arguments.split(), "--rho", "0.1,0.02", "--set", "FedAvg.lr_x=0.1", *places)
     assert done.exit_code == 0, done.output
     assert "4 clients" in done.stdout
     assert "Missing values: age 15" in done.stdout

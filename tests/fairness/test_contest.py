@@ -245,6 +245,9 @@ def test_the_next_grid_is_beyond_edges_and_closer_elsewhere():
     assert len(grid["sigma"]) == 3
     assert 0.1 < grid["sigma"][0] < grid["sigma"][1] < grid["sigma"][2] < 10
     assert grid["sigma"][1] == pytest.approx(1.0)
+    assert tuning.edges_of({"alpha": 0.8, "mu": 2.0}, [{"alpha": [0.2, 0.8], "mu": [1, 2, 3]}]) == {"alpha": "greatest"}
+    assert tuning.edges_of({"alpha": 1.0}, [{"alpha": [0.2, 1.0]}]) == {}, "more cannot be"
+    assert tuning.edges_of({"alpha": 0.2}, [{"alpha": [0.2, 1.0]}]) == {"alpha": "least"}
     share = tuning.Tuned(({"alpha": [0.2, 0.5, 0.8]},), (), {"alpha": 0.8}, {"alpha": "greatest"})
     assert max(tuning.further(share)["alpha"]) == 1.0, "a share is at most one"
 
