@@ -11,7 +11,12 @@ import pytest
 import fedminimax as fm
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["index.md", "forms.md", *(f"tutorials/{path.name}" for path in sorted((DOCS / "tutorials").glob("*.md")))]
+PAGES = [
+    "index.md",
+    "forms.md",
+    "estimators.md",
+    *(f"tutorials/{path.name}" for path in sorted((DOCS / "tutorials").glob("*.md"))),
+]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 

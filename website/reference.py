@@ -67,6 +67,7 @@ _MODULES = {  # modules whose names are written with the module's: fm.metrics.Ph
     "data.published": "Published tables",
     "plots": "Pictures",
     "fairness": "Fairness contests",
+    "sklearn": "Estimators",
     "authoring": "For authors of methods",
     "testing": "Checks of your own parts",
 }
