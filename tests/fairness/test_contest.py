@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pandas as pd
@@ -236,6 +237,13 @@ def test_a_search_goes_on_beyond_the_edge(rare):
     assert again.tried == 6
     assert again.settings["lr_x"] == 0.16
     assert "lr_x 0.01 to 0.16" in again.sentence("FedAvg")
+
+
+def test_half_a_search_chooses_nothing(monkeypatch):
+    stopped = types.SimpleNamespace(interrupted=True)
+    monkeypatch.setattr(tuning, "search", lambda *given, **how: stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune(None, None, "FedAvg", {"lr_x": [0.1]})
 
 
 def test_the_next_grid_is_beyond_edges_and_closer_elsewhere():

@@ -75,6 +75,8 @@ def tune(problem: RobustProblem, clients: ClientData, name: str, grid: Grid, bef
         how: ``rounds``, ``local_steps`` and ``batch_size``, as for :func:`search`; ``fixed``, other hyper-parameters.
     """
     found = search(problem, clients, name, grid, **how)
+    if found.interrupted:
+        raise KeyboardInterrupt  # half a search chooses nothing
     searches = (*(before.searches if before else ()), found)
     grids = (*(before.grids if before else ()), {key: list(values) for key, values in grid.items()})
     scores = [(_score(one), k) for k, one in enumerate(searches)]
