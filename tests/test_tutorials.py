@@ -11,7 +11,8 @@ import pytest
 import fedminimax as fm
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["index.md", "forms.md", "models.md", *(f"tutorials/{path.name}" for path in sorted((DOCS / "tutorials").glob("*.md")))]
+READ = ["index.md", "forms.md", "tables.md", "models.md", "estimators.md"]
+PAGES = [*READ, *(f"tutorials/{path.name}" for path in sorted((DOCS / "tutorials").glob("*.md")))]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 

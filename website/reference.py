@@ -68,6 +68,7 @@ _MODULES = {  # modules whose names are written with the module's: fm.metrics.Ph
     "plots": "Pictures",
     "fairness": "Fairness contests",
     "saved": "Models to keep",
+    "sklearn": "Estimators",
     "authoring": "For authors of methods",
     "testing": "Checks of your own parts",
 }

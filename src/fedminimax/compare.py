@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from fedminimax.report.evidence import Evidence
 
-_WIDTH = 100
+_WIDTH = 78
 """How many letters of a note below a figure go into a line."""
 _CLOSE = 0.05
 """How far two uploads may be apart and still count as equal."""

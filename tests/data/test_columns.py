@@ -11,6 +11,7 @@ from fedminimax.data import columns, tabular
 from fedminimax.data.encoding import client_report, encode, report, rows_of
 from fedminimax.data.tabular import Table, federate, read_table
 from fedminimax.errors import InputError
+from fedminimax.experiments import material
 
 N = 60
 
@@ -405,3 +406,10 @@ def test_thousands_of_sites_are_split_as_if_they_were_alone():
                 + made.encoder.encoding.scales["x"][0] - 1e-9
             )  # fmt: skip
             assert where(every, site).tolist() == where(few, i).tolist()
+
+
+def test_experiments_choose_columns_too(file):
+    given = {"label": hospitals.LABEL, "client": hospitals.SITE}
+    wide = lambda **columns: material.table(str(file), **given, **columns).clients.fields["inputs"].shape[1]
+    assert wide() == 16
+    assert wide(include=("admitted",), exclude=("ward", "stays")) == 16 + 1 - 4 - 1

@@ -67,6 +67,7 @@ each = true
 
 [search]
 select = "held/mean"
+samples = 7
 """
 
 
@@ -142,6 +143,9 @@ def test_the_winner_is_the_best_on_held_out_data_and_its_runs_are_runs(finished)
     best = found.best("held/mean")
     known = json.loads((finished / "experiment.json").read_text())
     assert known["chosen"]["with several"]["setting"] == found.settings[best]
+    assert list(found.settings) == [{"lr_x": 0.01}, {"lr_x": 0.1}], "two values, however many samples are wanted"
+    order = list(Record.read(finished / "runs" / "FessGDA" / "seed-0").history)
+    assert list(Record.read(finished / "runs" / "with several" / "seed-0").history) == order, "and not by the alphabet"
     for place, seed in enumerate((0, 1)):
         record = Record.read(finished / "runs" / "with several" / f"seed-{seed}")
         assert record.notes["from"] == "sweep"
@@ -426,6 +430,12 @@ def test_init_writes_a_file_that_runs(tmp_path, data, capsys):
     made = fm.Experiment.from_toml(path)
     assert len(made.plan().methods) == 3
     assert made.plan().spec.chosen_seeds == [0, 1, 2]
+    start = text.index("# [metrics.validation]")  # the lines to take marks off
+    more = text[:start] + "\n".join(line.removeprefix("#").removeprefix(" ") for line in text[start:].splitlines())
+    path.with_name("search.toml").write_text(
+        more.replace("lr_x = 0.01", "lr_x = [0.01, 0.03]").replace("lr_x = 0.1", "lr_x = [0.1]")
+    )
+    assert fm.Experiment.from_toml(path.with_name("search.toml")).plan().spec.search.select == "validation/worst20"
     with pytest.raises(fm.InputError, match="is there already"):
         write_spec(path, data)
     with pytest.raises(fm.InputError, match="choose one of digits, fashion_mnist"):

@@ -63,6 +63,29 @@ def test_fair_on_the_table_of_hospitals(tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "predicting &#x27;no&#x27; for everybody" in page
     assert "hospitals.csv: readmitted by hospital" in page
+    new = HOSPITALS["hospitals"](seed=1).head(50).drop(columns="readmitted")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    model, scores = tmp_path / "out" / "model", tmp_path / "scores.csv"
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "new.csv"), "--out", str(scores)])
+    assert done.exit_code == 0, done.output
+    found, kept = pd.read_csv(scores), fm.load_model(model)
+    assert found["probability of yes"].nunique() > 40
+    called = found["probability of yes"] >= kept.threshold
+    assert 0 < called.sum() < 50, "it does not predict nobody"
+    assert (found["predicted"] == called.map({True: "yes", False: "no"})).all()
+    assert all(sentence.partition("'")[0] in kept.card for sentence in kept.weaknesses)
+    assert any(sentence.startswith("The worst site is ") for sentence in kept.weaknesses)
+    assert "The worst site is" in page
+    assert f"fedminimax predict {model} new.csv" in page
+
+
+def test_a_network_with_hidden_layers(table, tmp_path):
+    options = "--label outcome --client site --methods FedAvg --set FedAvg.lr_x=0.1 --rounds 5 --local-steps 2 --min-rows 5"
+    done = fair("--data", table, *options.split(), "--hidden", "4,3", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert fm.load_model(tmp_path / "out" / "model").network == fm.models.MLP((4, 3), 2)
+    done = CliRunner().invoke(app, ["fair", "--hidden", "4,0"])
+    assert "give widths of at least 1" in str(done.exception)
 
 
 def test_fair_runs_on_a_table_of_ones_own(tmp_path):
@@ -71,7 +94,7 @@ def test_fair_runs_on_a_table_of_ones_own(tmp_path):
     frame.to_csv(tmp_path / "hospitals.csv", index=False)
     arguments = "--label outcome --client site --exclude risk --methods ScaffPD,FedAvg --rounds 8 --local-steps 4 --min-rows 5"
     places = ["--data", tmp_path / "hospitals.csv", "--out", tmp_path / "out"]
-    done = fair(*arguments.split(), "--rho", "0.1,0.02", *places)
+    done = fair(*arguments.split(), "--rho", "0.1,0.02", "--set", "FedAvg.lr_x=0.1", *places)
     assert done.exit_code == 0, done.output
     assert "4 clients" in done.stdout
     assert "Missing values: age 15" in done.stdout

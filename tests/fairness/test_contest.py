@@ -83,7 +83,9 @@ def test_a_rare_class_is_not_won_by_predicting_nobody(few, rare):
     whole = threshold.histogram(p[:, 1] / p.sum(axis=1), labels_of(rare.train, rare))
     assert few.threshold == pytest.approx(threshold.best_threshold(whole), rel=0.03)
     assert any("e has test rows of one class only, so no AUC" in note for note in few.notes)
-    assert [lead.other for lead in few.leads] == ["FedAvg", "FedAvg"]
+    assert [(lead.other, lead.part) for lead in few.leads] == [
+        ("FedAvg", "worst20"), ("FedAvg", "average"), ("FedAvg:size", "worst20"),
+    ]  # fmt: skip
 
 
 def test_the_summary_is_plain_and_whole(few, comparison):
@@ -243,6 +245,9 @@ def test_the_next_grid_is_beyond_edges_and_closer_elsewhere():
     assert len(grid["sigma"]) == 3
     assert 0.1 < grid["sigma"][0] < grid["sigma"][1] < grid["sigma"][2] < 10
     assert grid["sigma"][1] == pytest.approx(1.0)
+    assert tuning.edges_of({"alpha": 0.8, "mu": 2.0}, [{"alpha": [0.2, 0.8], "mu": [1, 2, 3]}]) == {"alpha": "greatest"}
+    assert tuning.edges_of({"alpha": 1.0}, [{"alpha": [0.2, 1.0]}]) == {}, "more cannot be"
+    assert tuning.edges_of({"alpha": 0.2}, [{"alpha": [0.2, 1.0]}]) == {"alpha": "least"}
     share = tuning.Tuned(({"alpha": [0.2, 0.5, 0.8]},), (), {"alpha": 0.8}, {"alpha": "greatest"})
     assert max(tuning.further(share)["alpha"]) == 1.0, "a share is at most one"
 
@@ -254,6 +259,13 @@ def test_every_method_has_a_space_of_the_same_size():
         space = fairness.search_space(name, 3.0, 0.5, 10, 5)
         assert np.prod([len(v) for v in space.values()]) == fairness.BUDGET
         fairness.make(name, {k: v[0] for k, v in space.items()} | {"local_steps": 5, "batch_size": 4})
+
+
+def test_steps_are_in_units_of_the_weights_sum():
+    for name, key, other in (("ScaffPD", "tau", "sigma"), ("AFL", "lr_x", "lr_w")):
+        one, four = (fairness.search_space(name, 3.0, 0.5, 10, 5, total) for total in (1.0, 4.0))
+        np.testing.assert_allclose(four[key], np.array(one[key]) / 4)
+        np.testing.assert_allclose(four[other], np.array(one[other]) * 4)
 
 
 def test_smoothness_is_the_largest_eigenvalue(x64):

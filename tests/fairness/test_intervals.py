@@ -147,3 +147,19 @@ def test_rates_by_group_are_counts(rare):
     assert "None" in rates.few["TPR"], "a group of so few is left out of the gap"
     enough = [r.value for r, c in zip(rates.fpr, rates.counts[:, 1], strict=True) if c >= groups.FEW]
     assert rates.gaps["FPR"].value == pytest.approx(max(enough) - min(enough))
+
+
+def test_sites_that_are_better_off_alone_are_told_so():
+    def scored(value, noise):
+        part = {"average": np.array([value])}
+        draws = {"average": value + noise * np.linspace(-1, 1, 101)}
+        return bootstrap.Scored({}, {"auc": part}, {"auc": draws}, np.zeros((2, 0)), 0.0)
+
+    known = {"local": scored(0.8, 0.01), "FedAvg": scored(0.7, 0.0), "ScaffPD": scored(0.799, 0.0)}
+    (said,) = verdict.alone("FedAvg", "local", known, AUC)
+    assert said.startswith(
+        "Sites are better off alone: models of their own have an average AUC 10.0 points better than FedAvg's"
+    )
+    assert not verdict.alone("ScaffPD", "local", known, AUC), "no more than noise"
+    assert not verdict.alone("local", "FedAvg", known, AUC), "worse"
+    assert not verdict.alone("FedAvg", "absent", known, AUC)

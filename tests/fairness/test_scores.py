@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from fedminimax.data import datasets, silos
 from fedminimax.fairness import measures, outputs, scores
 from fedminimax.fairness.rows import Rows
 
@@ -96,11 +97,15 @@ def test_quantities_are_scored_in_their_units(quantity):
     assert found.probabilities.mean() == pytest.approx(scale[0], abs=scale[1] / 2)
 
 
-def test_scores_become_probabilities():
+def test_scores_become_probabilities(rare):
     raw = np.array([[2.0, 0.0], [-1.0, -3.0], [0.2, 0.6]])
     np.testing.assert_allclose(outputs.softmax(raw)[0], [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2))])
     np.testing.assert_allclose(outputs.softmax(1000 * raw).sum(axis=1), 1)
     np.testing.assert_allclose(outputs.clipped(raw), [[1, 0], [0.5, 0.5], [0.25, 0.75]])
+    squared, entropy = (outputs.from_scores(raw, rare, loss, 0) for loss in ("squared", "entropy"))
+    np.testing.assert_allclose(squared.probabilities, outputs.clipped(raw))
+    np.testing.assert_allclose(entropy.probabilities, outputs.softmax(raw))
+    np.testing.assert_allclose(squared.margin, raw[:, 0] - raw[:, 1])
 
 
 def test_what_comes_first_follows_the_label(rare, balanced, three, quantity):
@@ -110,6 +115,8 @@ def test_what_comes_first_follows_the_label(rare, balanced, three, quantity):
         "rare": "auc", "balanced": "accuracy", "three": "balanced_accuracy", "quantity": "rmse",
     }  # fmt: skip
     assert [choice.rare for choice in first.values()] == [True, False, True, False]
+    ten = silos(datasets.load("digits"), 5, 10.0, seed=0)
+    assert measures.first_measure(ten).measure.name == "accuracy", "a tenth of the rows each: none is rare"
     share = measures.shares(rare)
     assert share[1] == pytest.approx(np.mean(rare.train.fields["labels"]))
     assert f"Only {100 * share[1]:.1f}% of the training rows are 'yes'" in first["rare"].sentence

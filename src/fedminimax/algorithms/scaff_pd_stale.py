@@ -1,4 +1,7 @@
-"""SCAFF-PD for silos that are not always there. A variant of ours: the paper (see :mod:`.scaff_pd`) has everybody take part."""
+"""SCAFF-PD for silos that are not always there: a variant of ours.
+
+What it varies has everybody take part: Y. Yu et al., "SCAFF-PD: communication efficient fair and robust federated learning".
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,12 @@ from fedminimax.fairness.contests import checked, contest
 from fedminimax.fairness.page import render
 from fedminimax.fairness.sheets import MOST_ROWS, Sheet, column_sheet, label_sheet, trade_off_sheet
 from fedminimax.fairness.words import EQUAL, check_choice, penalty_of, penalty_text, settings_of
+from fedminimax.models import MLP
 from fedminimax.penalties import Penalty
 from fedminimax.problems.robust_model import ENTROPY, SQUARED
+from fedminimax.saved.folder import check_target, load_model, save_model
 
+_MODEL = "model"
 _TABLE_ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
 
 
@@ -48,6 +51,7 @@ class Request:
     batch_size: int | None = 32
     loss: str | None = None
     ridge: float = 1e-3
+    hidden: list[int] = field(default_factory=list)
     test_share: float = 0.25
     min_rows: int = 20
     seeds: int = 1
@@ -60,6 +64,7 @@ def fair(request: Request, folder: Path, console: Console | None = None) -> Comp
     console = console or Console()
     penalties = check(request)
     check_folder(folder)
+    check_target(folder / _MODEL)
     federation = load(request)
     _describe(federation, request, console)
     found = _compare(federation, request, request.methods, penalties[0], console)
@@ -69,11 +74,36 @@ def fair(request: Request, folder: Path, console: Console | None = None) -> Comp
     if len(penalties) > 1:
         sheet, drawn = _trade_off(federation, request, found, penalties, folder, console)
         figures, more = [*figures, *drawn], [sheet]
-    written = [*_files(found, folder), *figures, folder / "report.html"]
-    title = f"{Path(request.data).name}: {_predicted(federation)}"
-    written[-1].write_text(render(found, title, figures, request.command, more), encoding="utf-8")
+    weaknesses, use = _keep(found, folder / _MODEL, request.command)
+    title, page = f"{Path(request.data).name}: {_predicted(federation)}", folder / "report.html"
+    page.write_text(render(found, title, figures, request.command, more, weaknesses, use), encoding="utf-8")
+    written = [*_files(found, folder), *figures]
     console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
+    console.print(f"[bold]The page to send: {page}[/bold]\n{use}", soft_wrap=True, highlight=False)
     return found
+
+
+def _keep(found: Comparison, folder: Path, command: str) -> tuple[list[str], str]:
+    """Write the model to keep, with its card; return what it is bad at, and how to use it."""
+    federation = found.federation
+    save_model(
+        folder,
+        network=found.network,
+        x=found.kept.x,
+        encoder=federation.encoder,
+        method=found.winner,
+        settings=found.settings[found.winner],
+        summary=found.summary_dict() | {"command": command},
+        loss=found.asked["loss"],
+        threshold=found.threshold,
+        positive=federation.positive,
+        federation=federation,
+    )
+    python = f"fm.load_model({str(folder)!r}).predict(...)"
+    how = python if federation.encoder is None else f"fedminimax predict {folder} new.csv --out scores.csv"
+    return load_model(
+        folder
+    ).weaknesses, f"The model and its card are in {folder} (trained by {found.winner}). To use it: {how}"
 
 
 def check(request: Request) -> list[Penalty]:
@@ -89,6 +119,8 @@ def check(request: Request) -> list[Penalty]:
     for option, value, least in (("--local-steps", request.local_steps, 1), ("--batch-size", request.batch_size or 0, 0)):
         if value < least:
             raise InputError(f"{option} is {value}: give at least {least}.")
+    if any(width < 1 for width in request.hidden):
+        raise InputError(f"--hidden is {','.join(map(str, request.hidden))}: give widths of at least 1, such as 32,16.")
     if request.ridge < 0:
         raise InputError(f"--ridge is {request.ridge}: it must not be negative.")
     if not request.penalties:
@@ -201,6 +233,7 @@ def _compare(
         batch_size=request.batch_size,
         loss=request.loss,
         ridge=request.ridge,
+        model=_network(request, federation),
         weights=request.weights,
         seeds=request.seeds,
         settings={name: values for name, values in settings.items() if name in methods},
@@ -208,6 +241,11 @@ def _compare(
         busy=console.status,
         **options,  # type: ignore[arg-type]
     )
+
+
+def _network(request: Request, federation: Federation) -> MLP | None:
+    """Return the network with hidden layers that was asked for; None: a linear model."""
+    return MLP(tuple(request.hidden), len(federation.classes or [1])) if request.hidden else None
 
 
 def _files(found: Comparison, folder: Path) -> list[Path]:

@@ -170,7 +170,9 @@ class _Runs:
     def _sweep(self) -> None:
         """Try all settings, choose the best of them, and keep its runs as runs like any others."""
         spec, plan, method = self.spec, self.ready.plan, self.method
-        drawn = {**method.ranges} if method.ranges or spec.search.samples is None else {**method.lists}
+        drawn = {**method.ranges}
+        if not drawn and settings_of(method, spec.search.samples) < settings_of(method, None):  # some combinations of many
+            drawn = {**method.lists}
         lists = {name: values for name, values in method.lists.items() if name not in drawn}
         with self.bar.paused():
             found = sweep(

@@ -243,7 +243,9 @@ def _by_label(metrics: Any) -> dict[str, Any]:
 
     if isinstance(metrics, str):
         metrics = [metrics]
-    if isinstance(metrics, Mapping) or callable(metrics):
+    if isinstance(metrics, Mapping):  # of settings too, which become metrics when the experiment runs
+        return dict(metrics)
+    if callable(metrics):
         return dict(named(metrics))
     listed = list(metrics)
     return {m: {} for m in listed if isinstance(m, str)} | dict(named([m for m in listed if not isinstance(m, str)]))

@@ -200,19 +200,27 @@ def _columns(plan: Plan, problem: Any, there: Material, metrics: dict[str, Any])
         leaves, structure = jax.tree.flatten(metric)
         functions = [leaf if callable(leaf) else None for leaf in leaves]
         arrays = [None if callable(leaf) else leaf for leaf in leaves]
+        order: list[str] = []
 
         def values(
-            arrays: Any, clients: Any, functions: Any = functions, structure: Any = structure, label: str = label
+            arrays: Any,
+            clients: Any,
+            functions: Any = functions,
+            structure: Any = structure,
+            label: str = label,
+            order: list[str] = order,
         ) -> Any:
             whole = jax.tree.unflatten(structure, [a if f is None else f for a, f in zip(arrays, functions, strict=True)])
-            return evaluate({label: whole}, bound, clients, sound[0].algorithm.init(bound))
+            found = evaluate({label: whole}, bound, clients, sound[0].algorithm.init(bound))
+            order[:] = found  # what is traced gives them by the alphabet
+            return found
 
         try:
             shapes = jax.eval_shape(values, arrays, clients)
         except InputError as error:
             plan.mistakes.add(("metrics", label), f"{dotted(('metrics', label))}: {error}")
             continue
-        columns |= {name: tuple(shape.shape) for name, shape in shapes.items()}
+        columns |= {name: tuple(shapes[name].shape) for name in order}
     return columns
 
 

@@ -69,10 +69,12 @@ class Bar:
         if self._bar is None:
             yield
             return
+        self._bar.live.transient = True  # it comes back below the other one, and is not wanted twice
         self._bar.stop()
         try:
             yield
         finally:
+            self._bar.live.transient = False
             self._bar.start()
 
     def watcher(self, label: str, seed: int) -> Observer:

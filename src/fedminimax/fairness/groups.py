@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedminimax.fairness.bootstrap import DRAWS, Number, drawn, interval
 from fedminimax.fairness.scores import Floats, Judge, ratio
 
-FEW = 10
+FEW = 20
 """A rate of fewer rows is left out of the gap, and said."""
 
 

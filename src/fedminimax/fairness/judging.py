@@ -20,13 +20,13 @@ from fedminimax.fairness.outputs import Outputs, labels_of, outputs
 from fedminimax.fairness.rows import Rows
 from fedminimax.fairness.scores import Judge, judge
 from fedminimax.fairness.threshold import best_threshold, histogram
-from fedminimax.fairness.verdict import cautions, lead
+from fedminimax.fairness.verdict import alone, cautions, lead
 from fedminimax.fairness.words import SIZE
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.result import Result
 
-USUAL = "FedAvg"
-"""The method that the first is compared with, where it is among them."""
+USUAL, BY_SIZE = "FedAvg", "FedAvg:size"
+"""The methods that the first is compared with, where they are among them."""
 
 Tell = Callable[[str], None]
 Busy = Callable[[str], AbstractContextManager[Any]]
@@ -118,7 +118,9 @@ class Judging:
         """Return the comparison with its verdicts, its rates by group and its cautions."""
         methods, first = list(made.results), self.choice.measure
         other = next((m for m in (USUAL, *methods[1:]) if m in methods[1:]), None)
-        leads = [] if other is None else [lead(methods[0], other, made.scores, first, part) for part in ("worst20", "average")]
+        pairs = [] if other is None else [(other, "worst20"), (other, "average")]
+        pairs += [(BY_SIZE, "worst20")] if BY_SIZE in methods[1:] and other != BY_SIZE else []
+        leads = [lead(methods[0], name, made.scores, first, part) for name, part in pairs]
         rates = {}
         if self.federation.groups is not None and made.rows.positive is not None:
             shown = [*methods, *(b for b in made.baselines if b != base.MAJORITY)]
@@ -127,5 +129,8 @@ class Judging:
             made,
             leads=[one for one in leads if one is not None],
             rates=rates,
-            notes=cautions(self.federation.names, made.rows, made.scores, methods, first, self.loss),
+            notes=[
+                *cautions(self.federation.names, made.rows, made.scores, methods, first, self.loss),
+                *alone(made.winner, base.LOCAL, made.scores, first),
+            ],
         )

@@ -31,9 +31,19 @@ _CAPTIONS = {
     "weights": "The weights on sites over rounds.",
     "trade_off": "Over rounds, under several penalties.",
 }
+_WIDE = 6
+"""In tables with more columns an interval goes below its number."""
 
 
-def render(found: Comparison, title: str, figures: Sequence[Path], command: str = "", more: Iterable[Sheet] = ()) -> str:
+def render(
+    found: Comparison,
+    title: str,
+    figures: Sequence[Path],
+    command: str = "",
+    more: Iterable[Sheet] = (),
+    weaknesses: Sequence[str] = (),
+    use: str = "",
+) -> str:
     """Return the page.
 
     Args:
@@ -42,11 +52,12 @@ def render(found: Comparison, title: str, figures: Sequence[Path], command: str 
         figures: PNG files to show.
         command: what was typed.
         more: further tables, such as the trade-off between penalties.
+        weaknesses: what the model that is kept is known to be bad at.
+        use: how to use that model.
     """
     federation = found.federation
     answers = "".join(f'<p class="answer">{escape(text)}</p>' for text in sentences(found))
-    notes = [*found.notes, *federation.notes]
-    noted = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    noted = "".join(f"<li>{escape(note)}</li>" for note in [*(weaknesses or found.notes), *federation.notes])
     body = f"""<header class="top">
 <h1>{escape(title)}</h1>
 <p class="meta">{escape(_what(found))}</p>
@@ -54,7 +65,8 @@ def render(found: Comparison, title: str, figures: Sequence[Path], command: str 
 <main>
 <p>{escape(found.choice.sentence)}</p>
 {answers}
-{f'<div class="notes"><h2>To be careful about</h2><ul>{noted}</ul></div>' if notes else ""}
+{f'<div class="notes"><h2>Known weaknesses</h2><ul>{noted}</ul></div>' if noted else ""}
+{f"<h2>The model</h2><p>{escape(use)}</p>" if use else ""}
 {_table(first_sheet(found))}
 <p class="caption">{escape("; ".join(baseline_notes(found)))}.</p>
 {_table(other_sheet(found))}
@@ -80,11 +92,13 @@ def _what(found: Comparison) -> str:
 
 def _table(sheet: Sheet, level: str = "h2") -> str:
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in sheet.columns)
+    wide = len(sheet.columns) > _WIDE
+    shown = lambda text: escape(text).replace(" (", "<br>(") if wide else escape(text)
     rows = []
     for k, row in enumerate(sheet.rows):
         first, *others = row
         kind = lambda c, text, k=k: "number best" if (k, c) in sheet.best else "number" if len(text) < 40 else "words"
-        cells = "".join(f'<td class="{kind(c, text)}">{escape(text)}</td>' for c, text in enumerate(others, start=1))
+        cells = "".join(f'<td class="{kind(c, text)}">{shown(text)}</td>' for c, text in enumerate(others, start=1))
         line = ' style="border-top: 3px double var(--line)"' if k in sheet.apart and k else ""
         rows.append(f'<tr{line}><th scope="row">{escape(first)}</th>{cells}</tr>')
     caption = f'<p class="caption">{escape(sheet.caption)}</p>' if sheet.caption else ""

@@ -49,7 +49,8 @@ def with_interval(number: Number, measure: Measure) -> str:
     if not math.isfinite(value):
         return "–"
     plain = (lambda v: f"{100 * v:.1f}") if measure.percent else measure.show
-    text = f"{measure.show(value)} ({plain(low)}–{plain(high)})" if math.isfinite(low) else measure.show(value)
+    dash = " to " if low < 0 else "–"  # a minus sign beside a dash is hard to read
+    text = f"{measure.show(value)} ({plain(low)}{dash}{plain(high)})" if math.isfinite(low) else measure.show(value)
     return text if not math.isfinite(spread) else f"{text} ±{plain(spread)}"
 
 
@@ -63,7 +64,7 @@ def first_sheet(found: Comparison) -> Sheet:
     best = set()
     for column, part in enumerate(PARTS, start=1):
         values = [found.number(name, measure.name, part).value for name in found.results]
-        if len(values) > 1 and np.isfinite(values).any():
+        if np.isfinite(values).any() and np.nanmax(values) > np.nanmin(values):
             best.add((int(np.nanargmax(values) if measure.higher_is_better else np.nanargmin(values)), column))
     told = "In brackets 95% intervals over test rows"
     if found.asked.get("seeds", 1) > 1:
@@ -83,7 +84,11 @@ def other_sheet(found: Comparison) -> Sheet:
     if positive is not None and names is not None:
         told.append(f"Recall and precision are of {names[positive]!r}.")
         if found.choice.rare:
-            edges = [f"{name} {scored.thresholds[0]:.3f}" for name, scored in found.scores.items() if scored.thresholds]
+            edges = [
+                f"{name} {scored.thresholds[0]:.3f}"
+                for name, scored in found.scores.items()
+                if scored.thresholds and name != MAJORITY
+            ]
             told.append(
                 f"Called {names[positive]!r} from the probability on that has the greatest balanced accuracy over the training "
                 f"rows, found by sums of the sites' histograms: {', '.join(edges)}."

@@ -80,12 +80,17 @@ def tune(problem: RobustProblem, clients: ClientData, name: str, grid: Grid, bef
     scores = [(_score(one), k) for k, one in enumerate(searches)]
     best = searches[min(scores)[1]]
     settings = dict(best.settings[best.best(metrics.WorstCase.name, last=2)])
+    return Tuned(grids, searches, settings, edges_of(settings, grids))
+
+
+def edges_of(settings: Mapping[str, float], grids: Sequence[Grid]) -> dict[str, str]:
+    """Return which settings are the "least" or the "greatest" that was tried, unless more cannot be."""
     edges = {}
     for key, value in settings.items():
         values = [v for one in grids for v in one[key]]
         if len(set(values)) > 1 and value in (min(values), max(values)) and value < _CAPS.get(key, np.inf):
             edges[key] = "least" if value == min(values) else "greatest"
-    return Tuned(grids, searches, settings, edges)
+    return edges
 
 
 def _score(found: Sweep) -> float:

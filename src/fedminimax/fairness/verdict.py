@@ -109,7 +109,7 @@ def cautions(
         few = [n for n, p, v in zip(names, rows.positives, values, strict=True) if p < FEW and np.isfinite(v)]
         if few:
             verb = "has" if len(few) == 1 else "have"
-            found.append(f"{_listed(few)} {verb} fewer than {FEW} positive test rows: their AUC and its interval say little.")
+            found.append(f"{_listed(few)} {verb} fewer than {FEW} positive test rows: an AUC of so few says little.")
     bias = scores[methods[0]].picking * (-1 if first.higher_is_better else 1)
     if len(names) - len(without) > 1 and bias > (0.005 if first.percent else 0.01 * abs(_level(scores[methods[0]], first))):
         found.append(
@@ -119,6 +119,19 @@ def cautions(
     if rows.classes and loss == "squared":
         found.append("With the squared loss, probabilities are the scores clipped at 0 and normalised: rough ones.")
     return found
+
+
+def alone(kept: str, local: str, scores: dict[str, Scored], first: Measure) -> list[str]:
+    """Return a sentence where sites are better off with models of their own than with the one to keep, by more than noise."""
+    own = lead(local, kept, scores, first, "average") if local in scores else None
+    if own is None or not own.more_than_noise or own.value < 0:
+        return []
+    shown = [first.gap(number) for number in (own.value, own.low, own.high)]
+    return [
+        f"Sites are better off alone: models of their own have an average {first.title} {shown[0]}{first.unit} better than "
+        f"{kept}'s ({LEVEL:.0%} interval {shown[1]} to {shown[2]}). One such model cannot serve sites that differ so much; "
+        "a larger one (--hidden 32), or a feature that tells them apart, might."
+    ]
 
 
 def _level(scored: Scored, measure: Measure) -> float:

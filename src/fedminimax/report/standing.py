@@ -170,6 +170,8 @@ def look(folder: Path) -> Standing:
             if label not in searched and (label, seed) not in begun:
                 lost = {f"{label}/seed-{seed}", f"{label}/sweep"} & failed
                 runs.append(Stand(str(label), int(seed), FAILED if lost else WAITING, 0, wanted, None, {}))
+    order = {str(label): k for k, label in enumerate(experiment.get("labels") or [])}
+    runs.sort(key=lambda run: order.get(run.label, len(order)))
     name = str(experiment.get("name") or folder.resolve().name)
     if (status := experiment.get("status")) is not None:
         return Standing(name, runs, records, status != RUNNING, status == RUNNING and _is_gone(folder))

@@ -22,6 +22,7 @@ from fedminimax.data.federation import REGRESSION
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 from fedminimax.saved.outputs import Floats, classes_of, probabilities, quantity
+from fedminimax.saved.weaknesses import weaknesses
 
 _BLOCK = 1024  # rows that a program is given at once
 Rows = pd.DataFrame | npt.NDArray[Any]
@@ -74,6 +75,11 @@ class Model:
     def threshold(self) -> float | None:
         """The probability from which on the positive one of two classes is predicted; None: the likelier one is."""
         return self.spec["threshold"]
+
+    @property
+    def weaknesses(self) -> list[str]:
+        """What it is known to be bad at, in sentences: those of the card."""
+        return weaknesses(self.metrics, self.spec)
 
     def predict(self, frame: Rows, *, strict: bool = False) -> pd.Series[Any]:
         """Return the predicted class, by name, or the predicted quantity in the label's units, for each row.

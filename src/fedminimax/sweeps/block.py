@@ -59,7 +59,7 @@ class Block:
     def _advance(self, blocks: int, per_block: int, judged: bool) -> None:
         compiled, rounds = self.program, blocks * per_block
         carry, values, traffic = compiled(self._leaves, self._seeds, self._carry, self.round, blocks, per_block, judged)
-        new = {name: self._shaped(v, blocks) for name, v in values.items()}
+        new = {name: self._shaped(values[name], blocks) for name in compiled.order}
         counts = Traffic(*(self._shaped(a, rounds) for a in traffic))
         spent, at = {}, np.arange(1, blocks + 1) * per_block
         for name, cost in accounting.history(compiled.messages, counts).items():

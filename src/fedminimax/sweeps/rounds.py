@@ -26,7 +26,7 @@ from fedminimax.random import keys
 FINITE = "finite"
 """What tells whether a run's state is finite, among the numbers of an evaluation."""
 _AXIS = "runs"
-_KEPT: OrderedDict[Hashable, tuple[Any, list[Message]]] = OrderedDict()
+_KEPT: OrderedDict[Hashable, tuple[Any, list[Message], list[str]]] = OrderedDict()
 _MOST_KEPT = 16
 
 
@@ -64,8 +64,10 @@ def mesh(devices: int) -> Mesh:
     return Mesh(np.asarray(jax.devices()[:devices]), (_AXIS,))
 
 
-def made(recipe: Recipe, example: tuple[Any, ...]) -> tuple[Any, list[Message]]:
-    """Return the compiled program and the exchanges of one of its rounds; the one that was made before, if there was.
+def made(recipe: Recipe, example: tuple[Any, ...]) -> tuple[Any, list[Message], list[str]]:
+    """Return the compiled program, the exchanges of one of its rounds, and the names of an evaluation's numbers in order.
+
+    If there was such a program before, it is that one.
 
     Args:
         recipe: what it is made of.
@@ -74,8 +76,9 @@ def made(recipe: Recipe, example: tuple[Any, ...]) -> tuple[Any, list[Message]]:
     leaves, structure = jax.tree.flatten(example)
     key = recipe, structure, tuple((np.shape(a), jnp.result_type(a), getattr(a, "sharding", None)) for a in leaves)
     if key not in _KEPT:
-        script = Script()
-        _KEPT[key] = jax.jit(_program(recipe, script)).lower(*example).compile(), script.messages
+        script, order = Script(), list[str]()
+        compiled = jax.jit(_program(recipe, script, order)).lower(*example).compile()
+        _KEPT[key] = compiled, script.messages, order
         while len(_KEPT) > _MOST_KEPT:
             _KEPT.popitem(last=False)
     _KEPT.move_to_end(key)
@@ -87,8 +90,8 @@ def forget() -> None:
     _KEPT.clear()
 
 
-def _program(recipe: Recipe, script: Script) -> Any:
-    """Return the function that is compiled."""
+def _program(recipe: Recipe, script: Script, order: list[str]) -> Any:
+    """Return the function that is compiled; tracing it fills in the script, and the order of the numbers."""
 
     def rounds(leaves: Tree, seeds: Any, placed: Placed, carry: Carry, t: Any) -> tuple[Carry, Traffic]:
         def of_seed(seed: Any, carry: Carry) -> Any:
@@ -106,7 +109,9 @@ def _program(recipe: Recipe, script: Script) -> Any:
     def judge(judges: Any, placed: Any, carry: Carry, t: Any) -> dict[str, Any]:
         def one(state: Any) -> dict[str, Any]:
             values = recipe.judges.values(judges, recipe.rounds_of.problem, placed.clients, state, Context(t))
-            return values | {FINITE: finite(state)}
+            values |= {FINITE: finite(state)}
+            order[:] = values  # what is compiled gives them by the alphabet
+            return values
 
         return jax.vmap(jax.vmap(one))(carry.state)
 

@@ -140,7 +140,7 @@ class Compiled:
         recipe = Recipe(
             kind.rounds_of, kind.structure, tuple(kind.varies), judges, self.rounds, self.blocks, self.used, by_settings
         )
-        self._program, self.messages = made(recipe, self._example())
+        self._program, self.messages, self.order = made(recipe, self._example())
 
     @property
     def bytes(self) -> int:

@@ -244,7 +244,7 @@ def schedules_act_round_by_round(subject: Subject) -> None:
     """A step size that changes after two rounds is two runs of two rounds."""
     scheduled = subject.go(algorithm=subject.with_rates(Piecewise((0.03, 0.01), until=(2,))))
     first = subject.go(algorithm=subject.with_rates(0.03), rounds=2)
-    second = subject.go(algorithm=subject.with_rates(0.01), rounds=2, start=first)
+    second = subject.go(algorithm=subject.with_rates(0.01), rounds=2, start=Snapshot(first.state, first.client_states, 2))
     close(scheduled.state, second.state)
 
 
