@@ -142,6 +142,7 @@ def flip(path):
         (lambda path: change(path, network={"name": "lineer", "fields": {}}), "no network 'lineer': known are logistic"),
         (lambda path: change(path, network={"name": "nowhere.at:All", "fields": {}}), "cannot be imported .*No module named"),
         (lambda path: change(path, network={"name": "os:system", "fields": {}}), "os:system is no Flax module"),
+        (lambda path: change(path, network={"name": "builtins:dict", "fields": {}}), "builtins:dict is no Flax module"),
         (lambda path: change(path, network={"name": "os:None_", "fields": {}}), "cannot be imported"),
         (lambda path: change(path, network={"name": "linear", "fields": {"width": 1}}), "saved with another version"),
         (lambda path: change(path, network={"name": "linear", "fields": {"classes": 3}}), r"bias has the shape \(2,\), and"),
