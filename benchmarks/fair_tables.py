@@ -108,7 +108,7 @@ def page(known: pd.DataFrame) -> str:
         of, ratio = of[of["measure"] == first], float((of["test"] / of["train"]).mean())
         named = f"{first.upper() if first in ('auc', 'rmse') else first.replace('_', ' ')}{', %' if percent else ''}"
         splits = of["split"].nunique()
-        held = f"{of['sites'].iloc[0]} sites, {of['train'].iloc[0]} training rows, {splits} splits. {named}:"
+        held = f"{of['sites'].iloc[0]} sites, {of['train'].iloc[0]:,} training rows, {splits} splits. {named}:"
         lines = [f"### {case.title}", "", held, ""]
         lines += [f"| | {' | '.join(PARTS.values())} |", f"|---|{'---:|' * len(PARTS)}"]
         for model in of["model"].drop_duplicates():
@@ -118,8 +118,10 @@ def page(known: pd.DataFrame) -> str:
             for part in PARTS:
                 values = of[(of["model"] == model) & (of["part"] == part)]["value"]
                 low, high = interval(values, ratio)
+                low, high = max(low, 0.0), min(high, 1.0) if percent else high
                 cells.append(f"{show(values.mean())} ({show(low)} to {show(high)})")
-            lines.append(f"| {NAMES.get(model, model)} | {' | '.join(cells)} |")
+            named = NAMES.get(model, model) if percent or model != "majority" else "the mean, for everybody"
+            lines.append(f"| {named} | {' | '.join(cells)} |")
         leads = of[of["model"].str.contains(" - ")]
         for (model, part), of_part in leads.groupby(["model", "part"], sort=False):
             lines += ["", lead_sentence(str(model), str(part), of_part, ratio, percent)]
