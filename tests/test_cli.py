@@ -58,7 +58,9 @@ def test_demo_shows_whom_the_methods_serve_and_ends_in_a_report(tmp_path):
 
 def test_ctrl_c_ends_the_demonstration(tmp_path):
     """It compares nothing then: neither the next method nor a table of runs of different lengths."""
-    command = [sys.executable, "-c", "from fedminimax.cli import main; main()", "demo", "--rounds", "1000000", "--out", "here"]
+    # Processes in the background are started with Ctrl-C ignored: this one is to hear it wherever the tests run.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedminimax.cli import main; main()"
+    command = [sys.executable, "-c", heard, "demo", "--rounds", "1000000", "--out", "here"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         while not (tmp_path / "here/runs/SCAFF-PD/seed-0/run.json").exists() and process.poll() is None:

@@ -284,7 +284,9 @@ def test_a_table_is_of_runs_that_are_alike(finished):
 
 def pressed(arguments, there, cwd):
     """Press Ctrl-C in a process of its own when a file is there; return its code and what it said."""
-    command = [sys.executable, "-c", "from fedminimax.cli import main; main()", *arguments]
+    # Processes in the background are started with Ctrl-C ignored: this one is to hear it wherever the tests run.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedminimax.cli import main; main()"
+    command = [sys.executable, "-c", heard, *arguments]
     process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         while not there() and process.poll() is None:

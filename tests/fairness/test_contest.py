@@ -262,7 +262,7 @@ def test_the_next_grid_is_beyond_edges_and_closer_elsewhere():
 
 def test_every_method_has_a_space_of_the_same_size():
     methods = [n for n, cls in fm.algorithms.ALGORITHMS.items() if getattr(cls, "solves", None) is fm.RobustProblem]
-    assert len(methods) == 8
+    assert len(methods) == 9
     for name in methods:
         space = fairness.search_space(name, 3.0, 0.5, 10, 5)
         assert np.prod([len(v) for v in space.values()]) == fairness.BUDGET

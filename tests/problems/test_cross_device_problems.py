@@ -97,7 +97,7 @@ def test_auc_takes_some_clients_and_the_share_of_all(x64):
     np.testing.assert_allclose(given.loss(own.x0, 0.5, batch), own.loss(own.x0, 0.5, batch), rtol=1e-6)
 
 
-@pytest.mark.parametrize("labels", [np.ones((24, 1)), np.array(["a", "b"] * 12), np.full(24, 1j)])
+@pytest.mark.parametrize("labels", [np.ones((24, 1)), np.full(24, 1j)])
 def test_auc_takes_one_number_an_example_as_its_label(labels):
     with pytest.raises(fm.InputError, match="labels must be one number for each example"):
         fm.problems.auc(fm.models.Logistic(3), fm.ClientData.equal({**images().fields, "labels": labels}, 4))

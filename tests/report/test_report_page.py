@@ -159,12 +159,10 @@ def test_sweeps_mark_what_diverged(run):
     assert packed(np.array([1.0, 2.0])) == base64.b64encode(np.array([1.0, 2.0], "<f4").tobytes()).decode()
 
 
-def test_ten_methods_of_five_seeds_and_a_thousand_evaluations_stay_below_6_mb(tmp_path):
+def test_ten_methods_of_five_seeds_and_a_thousand_evaluations_stay_below_6_mb(run, tmp_path):
     rng = np.random.default_rng(0)
-    from conftest import made_up
-
     noisy = lambda: {f"metric {k}": rng.normal(size=1000) for k in range(5)}
-    records = [made_up(f"M{k}", s, rounds=999, every=1, history=noisy(), clients=20) for k in range(10) for s in range(5)]
+    records = [run(f"M{k}", s, rounds=999, every=1, history=noisy(), clients=20) for k in range(10) for s in range(5)]
     assert fm.report(records, tmp_path, only_page=True).stat().st_size < 6e6
 
 

@@ -1,5 +1,8 @@
 """ONNX files, where jax2onnx is installed: it brings much along, and is no part of what tests need."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from fedminimax.saved import onnx_file
 
 
 def test_without_jax2onnx_it_says_how_to_get_it(save, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "jax2onnx", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    monkeypatch.setitem(sys.modules, "jax2onnx", None)
     with pytest.raises(fm.InputError, match=r"To write ONNX takes jax2onnx: pip install 'fedminimax\[onnx\]'"):
         fm.load_model(save()).to_onnx(tmp_path / "model.onnx")
 

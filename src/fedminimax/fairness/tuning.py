@@ -18,6 +18,8 @@ from fedminimax.problems.base import over_all
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.sweep import Sweep, sweep
 
+PRIMAL_DUAL = ("ScaffPD", "ScaffPDStale")
+"""The methods with a step tau of x on the server and a step sigma of w."""
 BUDGET = 12
 """How many settings of each method are tried at a time: the same for all."""
 MOST_SEARCHES = 3
@@ -146,7 +148,7 @@ def search(
 def make(name: str, settings: Mapping[str, Any]) -> Algorithm:
     """Return a method by name. ScaffPD's tau, where only ``lr_x`` is given, is K lr_x: plain averaging."""
     settings, base = dict(settings), method_of(name)[0]
-    if base == "ScaffPD" and "tau" not in settings:
+    if base in PRIMAL_DUAL and "tau" not in settings:
         settings["tau"] = settings.pop("lr_x") * settings["local_steps"]
     return ALGORITHMS[base](**settings)
 
@@ -156,7 +158,7 @@ def to_search(name: str, grid: Grid, given: Mapping[str, float]) -> dict[str, li
     if not given:
         return {key: list(values) for key, values in grid.items()}
     fields = fields_of(name)
-    known = set(given) | ({"tau"} if "lr_x" in given and method_of(name)[0] == "ScaffPD" else set())
+    known = set(given) | ({"tau"} if "lr_x" in given and method_of(name)[0] in PRIMAL_DUAL else set())
     needed = lambda key: key not in known and fields[key].default is dataclasses.MISSING
     return {key: list(values) for key, values in grid.items() if needed(key)}
 
@@ -181,7 +183,7 @@ def search_space(
     base = method_of(name)[0]
     rates = [v / curvature for v in (0.01, 0.03, 0.1, 0.4)]
     weigh = [v * total / (count * max(loss, 1e-12)) for v in (0.1, 1.0, 10.0)]
-    if base == "ScaffPD":
+    if base in PRIMAL_DUAL:
         return {"tau": [steps * r / total for r in rates], "sigma": weigh}
     if base == "AFL":
         return {"lr_x": [r / total for r in rates], "lr_w": weigh}
