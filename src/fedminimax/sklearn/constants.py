@@ -41,7 +41,7 @@ def coupling(rows: Array, pulls: Array, clients: ClientData, centred: bool) -> f
     jacobian = jacobian - jacobian.mean(axis=0) if centred else jacobian
     vector, largest = np.random.default_rng(0).normal(size=jacobian.shape[1]), 0.0
     for _ in range(_POWER_STEPS):
-        vector /= max(np.linalg.norm(vector), np.finfo(float).tiny)
+        vector /= max(float(np.linalg.norm(vector)), float(np.finfo(float).tiny))
         vector = jacobian.T @ (jacobian @ vector)
         largest = float(np.linalg.norm(vector))
     return largest
@@ -63,7 +63,7 @@ def curvature(rows: Array, clients: ClientData, weights: Array) -> Curvature:
     largest = average = 0.0
     for _ in range(_POWER_STEPS):
         each /= np.maximum(np.linalg.norm(each, axis=1, keepdims=True), np.finfo(float).tiny)
-        all_ /= max(np.linalg.norm(all_), np.finfo(float).tiny)
+        all_ /= max(float(np.linalg.norm(all_)), float(np.finfo(float).tiny))
         along = np.einsum("nd,nd->n", rows, each[owner])
         each = np.add.reduceat(rows * along[:, None], starts) / sizes[:, None]
         all_ = rows.T @ (share * (rows @ all_))

@@ -31,9 +31,10 @@ class Sites(NamedTuple):
             return cls(np.zeros(rows, np.intp), np.zeros(1, np.intp))
         if isinstance(clients, str) or not np.iterable(clients):
             raise InputError(f"clients is {clients!r}: give the client of every row, such as a column of the table.")
-        values = pd.Series(clients).reset_index(drop=True) if np.ndim(clients) == 1 else None
-        if values is None:
-            raise InputError(f"clients has shape {np.shape(clients)}: give one value for each of the {rows} rows.")
+        shape = np.shape(clients)  # type: ignore[call-overload]
+        if len(shape) != 1:
+            raise InputError(f"clients has shape {shape}: give one value for each of the {rows} rows.")
+        values = pd.Series(clients).reset_index(drop=True)
         if len(values) != rows:
             raise InputError(f"clients has {len(values)} values, but X has {rows} rows: give the client of every row.")
         missing = np.flatnonzero(values.isna())
@@ -42,7 +43,8 @@ class Sites(NamedTuple):
                 f"clients is missing in {missing.size} of {rows} rows, first in row {missing[0]}: name a client, or leave "
                 "these rows out."
             )
-        owner, names = pd.factorize(values.astype(object))
+        owner, found = pd.factorize(values.astype(object))
+        names = np.asarray(found, object)
         try:
             order = np.argsort(names, kind="stable")
         except TypeError:  # texts and numbers side by side have no order
