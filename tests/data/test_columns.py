@@ -98,9 +98,17 @@ def test_what_is_counted_of_a_column():
     assert (column.missing, column.distinct) == (0.5, 2)
     assert federation.missing == {"odd": 30}
     assert [f for f in federation.features if "odd" in f] == ["odd=a", "odd=b", "odd=missing"]
+    assert looked_at(["a", None, "b"] * 20, exclude=["odd"])[1].missing == {}
     column, federation = looked_at(["1", "2.5", "unknown", None, "-", "3"] * 10)
     assert (column.role, column.missing, column.distinct) == ("number", 0.5, 3)
     assert federation.missing == {"odd": 30}
+    dated, _ = looked_at([*DAYS.strftime("%Y-%m-%d")[:-3], "unknown", "unknown", None])
+    assert dated.missing == 3 / N
+    assert dated.note == "left out unless it is included; 'unknown' (2 rows) read as missing"
+    nearly, _ = looked_at(["P0", *(f"P{i}" for i in range(N - 3)), "P1", None])
+    assert (nearly.missing, nearly.note) == (1 / N, "57 different texts in 59 rows")
+    nobody = federate(table(site=np.repeat(["a", "b", "c", None], N // 4)), min_rows=2)
+    assert nobody.columns[0] == columns.Column("site", "client", False, 0.25, 3)
     assert [(c.name, c.role) for c in federation.columns] == [
         ("site", "client"), ("good", "number"), ("y", "label"), ("odd", "number"),
     ]  # fmt: skip
@@ -259,6 +267,8 @@ def test_groups_are_the_test_rows_own():
     assert len(both.groups) == both.test.total
     assert set(federate(table(), group="site").groups) == {"a", "b", "c"}
     assert federate(table()).groups is None
+    twice = pd.concat([table().frame] * 2, ignore_index=True).assign(place=[*range(100), *range(20)])
+    assert len(set(federate(Table("t", twice, "y", "site", "classification"), group="place").groups)) > 20
 
 
 def test_hospitals(file):
@@ -322,10 +332,10 @@ def test_the_rows_that_tell_of_columns(file):
     assert len(rows) == 8
 
 
-def many(sites, task):
+def many(sites, task, lacking=5):
     frame = pd.DataFrame({"site": np.repeat(np.arange(sites), 4), "x": np.tile([1.0, 2, 3, 5], sites)})
     frame["y"] = np.tile([0, 0, 0, 1], sites)
-    frame.loc[: 4 * 5 - 1, "y"] = 0
+    frame.loc[: 4 * lacking - 1, "y"] = 0
     if task == "regression":
         frame["y"] = frame["site"] * 10.0 + frame["x"]
     return federate(Table("t", frame, "y", "site", task), min_rows=2)
@@ -340,6 +350,7 @@ def test_the_label_of_many_sites_is_summed_up():
         ["without any", "", "0", "5 (0, 1, 2, ...)"],
     ]
     assert len(columns.label_rows(many(12, "classification"))) == 13
+    assert columns.label_rows(many(40, "classification", 3))[-1] == ["without any", "", "0", "3 (0, 1, 2)"]
     assert columns.label_header(many(5, "regression")) == ["site", "rows", "mean", "least", "most"]
     rows = columns.label_rows(many(5, "regression"))
     assert rows[1] == ["1", "4", "12.75", "11", "15"]

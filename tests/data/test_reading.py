@@ -37,6 +37,8 @@ def test_commas_in_numbers_names_and_sentences_separate_nothing(tmp_path):
     frame, notes = read_frame(written(tmp_path, quoted))
     assert frame["said"].tolist() == ["a; b; c", "d; e; f"]
     assert notes == []
+    spaced = 'site, said, y\nnorth, "a, b", 1\nsouth, "c|d;e", 0\n'
+    assert read_frame(written(tmp_path, spaced)).frame["said"].tolist() == ["a, b", "c|d;e"]
     assert read_frame(written(tmp_path, "\ufeffsite;y\n1;2\n")).frame.columns.tolist() == ["site", "y"]  # as Excel writes it
     assert read_frame(written(tmp_path, "alone\n1\n2\n")).frame["alone"].tolist() == [1, 2]
 
@@ -53,6 +55,16 @@ def test_decimal_commas_are_read_and_said(tmp_path):
         "t.csv: semicolons separate its columns.",
         "t.csv: decimals have commas in weight, dose, so '70,5' is 70.5.",
     ]
+
+
+def test_a_few_texts_among_decimal_commas_are_left_for_what_they_are(tmp_path):
+    numbers = "".join(f"n;{i},5\n" for i in range(19))
+    frame, notes = read_frame(written(tmp_path, f"site;x\n{numbers}n;high\n"))  # one in twenty
+    assert frame["x"].tolist() == [*(f"{i}.5" for i in range(19)), "high"]
+    assert len(notes) == 2
+    frame, notes = read_frame(written(tmp_path, f"site;x\n{numbers}n;high\nn;higher\n"))
+    assert frame["x"].iloc[0] == "0,5"
+    assert notes == ["t.csv: semicolons separate its columns."]
 
 
 def test_thousands_are_not_guessed(tmp_path):
@@ -150,6 +162,8 @@ def test_dates_are_days(texts, form):
 
 def test_what_looks_like_a_date_and_is_none():
     assert read_dates(texts_of(pd.Series(["03/04/2024", "05/06/2024"]))).form == "%d/%m/%Y"  # either: the day comes first
+    assert read_dates(texts_of(pd.Series(["12/12/2024", "05/12/2024"]))).form == "%d/%m/%Y"
+    assert read_dates(texts_of(pd.Series(["12/12/2024", "05/13/2024"]))).form == "%m/%d/%Y"
     for texts in (["1-2-3", "4-5-6"], ["2024-13-45", "2024-14-01"], ["31/31/2024"], ["10.5", "11.5"], ["a", "b"], ["10:20"]):
         assert not read_dates(texts_of(pd.Series(texts))).fits
     assert np.isnan(as_days(pd.Series(["2024-01-31"]), "%d/%m/%Y")).all()

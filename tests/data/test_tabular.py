@@ -316,6 +316,9 @@ def test_combine_by_hand():
     ]
     # x is 0, 2 and 4, and missing three times; z and d do not vary; numbers come in order of size.
     assert combine(reports) == Encoding({"x": (2.0, np.sqrt(8 / 3))}, ["x"], {"c": ["9", "10", "a"]})
+    # A constant leaves rounding errors, in proportion to itself; what is missing in all rows is nothing to flag.
+    parts = [pd.DataFrame({"tenth": [0.1] * n, "large": [1e15 / 3] * n, "none": [np.nan] * n}) for n in (3, 7, 10)]
+    assert combine([client_report(part, ["tenth", "large", "none"], []) for part in parts]) == Encoding({}, [], {})
 
 
 def test_missing_values_unseen_categories_and_constants():
@@ -458,6 +461,7 @@ def test_small_clients_and_unusable_rows_are_counted(people):
     ("arguments", "message"),
     [
         ({"test_share": 1}, "test_share is 1"),
+        ({"test_share": 0}, "test_share is 0"),
         ({"test_share": "most"}, "test_share is 'most'"),
         ({"min_rows": 1}, "min_rows is 1: give an integer of at least 2"),
         ({"min_rows": 80}, "Of the 6 clients of people, 1 have 80 rows or more: lower min_rows"),
@@ -498,8 +502,8 @@ def test_federate_says_what_is_wrong_with_a_column(people):
         federate(changed(people, height=np.inf))
     with pytest.raises(InputError, match="lists or the like"):
         federate(changed(people, height=[[1]] * 265))
-    test = people.frame.assign(label="never")
-    with pytest.raises(InputError, match="class never is in test rows of client a"):
+    test = people.frame.sort_values("town").assign(label=["no"] * 20 + ["never"] * 245)
+    with pytest.raises(InputError, match="class never is in test rows of client b"):
         federate(Table("people", people.frame, "label", "town", "classification", test))
     with pytest.raises(InputError, match="label differ"):
         Table("people", people.frame, "label", "town", "classification", test.drop(columns="label"))
