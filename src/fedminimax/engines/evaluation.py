@@ -161,12 +161,23 @@ class Gatherer:
         return len(self._held) - 1
 
 
-def own_parts(problem: Problem, client: int, data: ClientData, shares: Mapping[int, ClientData], request: Any) -> Any:
+def own_parts(problem: Problem, client: int, data: ClientData, shares: Mapping[int | str, ClientData], request: Any) -> Any:
     """Return a client's parts of the metrics of a request, from its own data and its shares of held-out data."""
+    return jax.tree.map(np.asarray, _own_parts(problem)(*_asked(client, data, shares, request)))
+
+
+def shapes_of_parts(
+    problem: Problem, client: int, data: ClientData, shares: Mapping[int | str, ClientData], request: Any
+) -> dict[str, Part]:
+    """Return the shapes of what :func:`own_parts` returns, for which the shapes of the data are enough."""
+    return jax.eval_shape(_own_parts(problem), *_asked(client, data, shares, request))
+
+
+def _asked(client: int, data: ClientData, shares: Mapping[int | str, ClientData], request: Any) -> tuple[Any, ...]:
     metrics = {name: parts.rebuild(asked["metric"], shares) for name, asked in request.items()}
     told = {name: asked["told"] for name, asked in request.items()}
     whose = {name: Whose(client, asked["weight"]) for name, asked in request.items()}
-    return jax.tree.map(np.asarray, _own_parts(problem)(metrics, data, told, whose))
+    return metrics, data, told, whose
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ import numpy as np
 from fedminimax import players
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData, ClientSource
-from fedminimax.engines.execution import Execution, Progress
+from fedminimax.engines.execution import Execution, Progress, Snapshot
 from fedminimax.errors import InputError
 from fedminimax.federation import accounting
 from fedminimax.federation.accounting import NO_WORK
@@ -125,9 +125,13 @@ class MessageExecution(Execution):
     def next_round(self) -> MessageRound:
         """Return the round that comes next, which is to be carried out."""
 
+    def here(self) -> Snapshot:
+        """Return what a round that fails goes back to."""
+        return self.snapshot()
+
     def advance(self, rounds: int) -> Progress:
         """Run so many rounds more, one after another."""
-        done, before = [], self.snapshot()
+        done, before = [], self.here()
         try:
             for _ in range(rounds):
                 done.append(self._one_round())

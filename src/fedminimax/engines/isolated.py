@@ -41,7 +41,7 @@ class Worker:
         self._notes: dict[str, Tree] = {}
         self._round = -1
         self._learnt: tuple[str, Tree] | None = None
-        self.held_out: dict[int, ClientData] = {}
+        self.held_out: dict[int | str, ClientData] = {}
 
     def handle(self, request: bytes) -> bytes:
         """Run the program that the request names, or take a part in metrics, and return the reply."""
