@@ -15,7 +15,8 @@ from fedminimax import checks
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.data.generated import GeneratedClients
-from fedminimax.engines.execution import Snapshot
+from fedminimax.data.remote import RemoteClients
+from fedminimax.engines.execution import AtSites, Snapshot
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -42,7 +43,7 @@ def check_input(
         raise InputError(f"rounds must be a whole number of at least 0, not {rounds!r}.")
     if eval_every is not None and eval_every < 1:
         raise InputError(f"eval_every must be at least 1, not {eval_every}.")
-    if not isinstance(clients, (ClientData, GeneratedClients)):
+    if not isinstance(clients, (ClientData, GeneratedClients, RemoteClients)):
         raise InputError(f"clients must be ClientData (see ClientData.from_list), not {type(clients).__name__}.")
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"algorithm must be an instance such as FessGDA(lr_x=0.1, lr_y=0.1), not {algorithm!r}.")
@@ -158,6 +159,8 @@ def _checked_client_states(
     if own is None:
         raise InputError(f"Clients of {method} keep nothing from round to round: leave client_states out.")
     rows = jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), own)
+    if isinstance(states, AtSites):
+        return states
     if isinstance(states, ClientStore):
         same = [(s.shape, s.dtype) for s in states.shapes] == [(s.shape, s.dtype) for s in jax.tree.leaves(own)]
         if states.count == count and same:

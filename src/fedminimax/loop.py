@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedminimax.engines.execution import Execution
+from fedminimax.engines.execution import Execution, Halted
 from fedminimax.engines.simulator import ROOM
 from fedminimax.federation import accounting
 from fedminimax.inputs import MADE_ON, fingerprint
@@ -42,7 +42,7 @@ class Loop:
     def go(self) -> Result:
         """Run to the last round, or until somebody wants to stop or presses Ctrl-C; return what came of it."""
         plan, watched, most = self._plan, self._watched, min(ROOM, self._execution.most_rounds or ROOM)
-        pace = 1
+        pace, halted = 1, None
         try:
             self._begin()
             while watched.round < plan.last and watched.stopped is None:
@@ -59,10 +59,12 @@ class Loop:
                     self._evaluate()
         except KeyboardInterrupt:
             self._interrupted = True
+        except Halted as error:
+            watched.stopped = halted = str(error)
         if self._story.last_evaluation != self._execution.round:
             self._evaluate()
         tell(self._observers, "on_end", watched)
-        if watched.stopped is not None and watched.stopped.startswith("The observer"):
+        if (watched.stopped is not None and watched.stopped.startswith("The observer")) or halted:
             warnings.warn(f"{watched.stopped}. The run ended after {watched.round} rounds; its result is kept.", stacklevel=4)
         return self.result()
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
-from fedminimax.engines.execution import Engine, Execution, Snapshot
+from fedminimax.data.remote import RemoteClients
+from fedminimax.engines.execution import AtSites, Engine, Execution, Snapshot
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.program import rehearse
 from fedminimax.engines.simulator import Simulator
@@ -25,7 +26,7 @@ from fedminimax.problems.forms import AnyProblem
 from fedminimax.problems.robust import Problem
 from fedminimax.result import Result
 
-SIMULATOR, ISOLATED = "simulator", "isolated"
+SIMULATOR, ISOLATED, FEDERATION = "simulator", "isolated", "federation"
 _ENGINES: dict[str, Callable[[], Engine]] = {SIMULATOR: Simulator, ISOLATED: Isolated}
 
 
@@ -129,6 +130,8 @@ def planned(
         asked = rehearse(bound, algorithm, data, conditions).asked
         trace = trace.check(last, data.count, first).fit(asked, type(algorithm).__name__, last, first)
         algorithm.check(data, trace.steps)
+    carrier = engine_of(engine)
+    _check_places(data, begin, carrier)
     return Plan(
         problem=bound,
         clients=data,
@@ -136,7 +139,7 @@ def planned(
         conditions=conditions,
         seed=int(seed) if before is None else before.seed,
         metrics=named(metrics),
-        engine=engine_of(engine),
+        engine=carrier,
         first=first,
         last=last,
         eval_every=eval_every,
@@ -146,10 +149,28 @@ def planned(
     )
 
 
+def _check_places(clients: ClientSource, begin: Snapshot | None, engine: Engine) -> None:
+    """Raise an error where data, or clients' states, are with sites that the engine does not ask."""
+    if getattr(engine, "asks_sites", False):
+        return
+    if isinstance(clients, RemoteClients):
+        raise InputError("These clients' data is with the sites: give the engine that asks them, engine=Federation(transport).")
+    if begin is not None and isinstance(begin.client_states, AtSites):
+        raise InputError(
+            "The clients' states of this run are with the sites: go on with it in the federation, or replay its trace from the "
+            "start."
+        )
+
+
 def engine_of(engine: str | Engine) -> Engine:
     """Return an engine by its name, or the one that is given."""
     if isinstance(engine, str) and engine in _ENGINES:
         return _ENGINES[engine]()
+    if engine == FEDERATION:
+        raise InputError(
+            "A federation needs a transport to its sites: give engine=Federation(transport), which is in "
+            "fedminimax.engines.federated, and engine.clients."
+        )
     if isinstance(engine, (type, str)) or not isinstance(engine, Engine):
         names = " or ".join(repr(name) for name in _ENGINES)
         raise InputError(f"engine must be {names}, or an engine such as Simulator(devices=1), not {engine!r}.")

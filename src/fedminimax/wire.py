@@ -2,12 +2,14 @@
 
 The format describes itself: a JSON header for the structure and the raw bytes of the arrays behind it. It carries dicts,
 lists, tuples, None, numbers, strings, arrays, and NamedTuples that were registered with :func:`message`; nothing that it
-reads can run code.
+reads can run code, and nothing is made that is larger than the bytes which tell of it. What is not so is an
+:class:`~fedminimax.errors.InputError`, whatever the bytes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +22,10 @@ from fedminimax.players import Point, Tree
 _MAGIC = b"FMX1"
 _T = TypeVar("_T")
 _MESSAGES: dict[str, Any] = {}
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StopIteration, RecursionError)
+"""What damaged descriptions lead to. The last: they may be nested deeper than anything that is sent."""
+_LONGEST_HEADER = 2**26
+_SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # JAX's own kinds of floats, which NumPy knows by name
 
 
 def message(cls: type[_T]) -> type[_T]:
@@ -59,7 +65,7 @@ def put_together(description: Any, arrays: Sequence[np.ndarray]) -> Tree:
     left = iter(arrays)
     try:
         return _rebuild(description, lambda dtype, shape: next(left).reshape(shape).astype(dtype, copy=False))
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
+    except _DAMAGE as error:
         raise InputError(f"The description does not fit its arrays ({error}).") from error
 
 
@@ -67,26 +73,33 @@ def decode(data: bytes) -> Tree:
     """Return the tree that :func:`encode` wrote. Arrays come back as NumPy arrays."""
     if data[:4] != _MAGIC:
         raise InputError("These bytes are not a fedminimax message or file.")
-    end = 12 + int.from_bytes(data[4:12], "little")
+    header = int.from_bytes(data[4:12], "little")
+    if header > min(len(data) - 12, _LONGEST_HEADER):
+        raise InputError("The fedminimax message or file is damaged or cut short (its header is not all there).")
+    reader = _Reader(memoryview(data), 12 + header)
     try:
-        return _rebuild(json.loads(data[12:end]), _reader(memoryview(data), end))
+        tree = _rebuild(json.loads(data[12 : 12 + header]), reader.read)
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise InputError(f"The fedminimax message or file is damaged or cut short ({error}).") from error
+    if reader.at != len(data):
+        raise InputError("The fedminimax message or file is damaged (more follows its last array).")
+    return tree
 
 
-def _reader(data: memoryview, at: int) -> Callable[[np.dtype, tuple[int, ...]], np.ndarray]:
-    """Return a function that reads the next array of so many bytes."""
+class _Reader:
+    """Reads arrays one after another; each is a view of the bytes, and not larger than what is left of them."""
 
-    def read(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        nonlocal at
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(data, dtype, count, at).reshape(shape)
-        at += count * dtype.itemsize
-        return array
+    def __init__(self, data: memoryview, at: int):
+        self._data, self.at = data, at
 
-    return read
+    def read(self, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        count, first = math.prod(shape), self.at
+        self.at += count * dtype.itemsize
+        if self.at > len(self._data):
+            raise ValueError("an array is longer than what is left")
+        return np.frombuffer(self._data, dtype, count, first).reshape(shape)
 
 
 def _describe(node: Any, arrays: list[np.ndarray], path: str) -> Any:
@@ -118,17 +131,33 @@ def _describe(node: Any, arrays: list[np.ndarray], path: str) -> Any:
 
 def _rebuild(node: Any, read: Callable[[np.dtype, tuple[int, ...]], np.ndarray]) -> Any:
     if "v" in node:
+        if not (node["v"] is None or isinstance(node["v"], (bool, int, float, str))):
+            raise ValueError("a value is none")
         return node["v"]
     if "f" in node:
         return float(node["f"])
     if "a" in node:
-        return read(np.dtype(node["a"]), tuple(node["s"]))
+        return read(_numbers(node["a"]), _shape(node["s"]))
     if "d" in node:
         return {key: _rebuild(child, read) for key, child in node["d"].items()}
     children = [_rebuild(child, read) for child in node.get("l") or node.get("t") or node.get("c") or []]
     if "n" in node:
         return _registered(node["n"])(*children)
     return children if "l" in node else tuple(children)
+
+
+def _numbers(name: str) -> np.dtype:
+    """Return the dtype of that name, of those that hold numbers."""
+    dtype = np.dtype(name)
+    if dtype.kind not in "biufc" and name not in _SMALL:
+        raise ValueError("an array is not of numbers")
+    return dtype
+
+
+def _shape(given: list[int]) -> tuple[int, ...]:
+    if not isinstance(given, list) or len(given) > 32 or not all(type(n) is int and 0 <= n < 2**31 for n in given):
+        raise ValueError("a shape is none")
+    return tuple(given)
 
 
 def _registered(name: str) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedminimax import wire
 from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.metrics import parts
 from fedminimax.metrics.base import Metric, evaluate
@@ -103,7 +102,7 @@ class Gatherer:
     Args:
         problem: the problem.
         clients: all data, for metrics that need it together; or what is known of the clients, and such metrics are refused.
-        ask: sends a request to a client, and returns its reply.
+        ask: sends every client its request, all at once, and returns their replies in order.
         give: gives a client its share of held-out data, under a number, before it is asked for a part on it. (In a federation
             the share is with the client from the beginning.)
     """
@@ -112,7 +111,7 @@ class Gatherer:
         self,
         problem: Problem,
         clients: ClientSource | Roll,
-        ask: Callable[[int, bytes], bytes],
+        ask: Callable[[Sequence[Tree]], Sequence[Tree]],
         give: Callable[[int, int, ClientData], None],
     ):
         self._problem, self._ask, self._give = problem, ask, give
@@ -137,9 +136,8 @@ class Gatherer:
         described = {name: parts.describe(metric, self._number) for name, metric in metrics.items()}
         measured = {name: parts.measured_on(metric, self._roll) for name, metric in metrics.items()}
         weights = {name: self._problem.client_weights(roll) for name, roll in measured.items()}  # type: ignore[arg-type]
-        replies: dict[str, list[Part]] = {name: [] for name in metrics}
-        for client in range(self._roll.count):
-            request = {
+        requests = [
+            {
                 name: {
                     "metric": described[name],
                     "told": jax.tree.map(np.asarray, parts.told(metric, self._problem, self._roll, state, client)),
@@ -147,10 +145,10 @@ class Gatherer:
                 }
                 for name, metric in metrics.items()
             }
-            reply = wire.decode(self._ask(client, wire.encode({"parts": request})))
-            for name in metrics:
-                replies[name].append(reply[name])
-        return {name: parts.added_up(of_all) for name, of_all in replies.items()}
+            for client in range(self._roll.count)
+        ]
+        replies = self._ask(requests)
+        return {name: parts.added_up([reply[name] for reply in replies]) for name in metrics}
 
     def _number(self, data: ClientData) -> int:
         """Return the number of some held-out data; when it is new, each client is given its share."""
@@ -163,12 +161,23 @@ class Gatherer:
         return len(self._held) - 1
 
 
-def own_parts(problem: Problem, client: int, data: ClientData, shares: Mapping[int, ClientData], request: Any) -> Any:
+def own_parts(problem: Problem, client: int, data: ClientData, shares: Mapping[int | str, ClientData], request: Any) -> Any:
     """Return a client's parts of the metrics of a request, from its own data and its shares of held-out data."""
+    return jax.tree.map(np.asarray, _own_parts(problem)(*_asked(client, data, shares, request)))
+
+
+def shapes_of_parts(
+    problem: Problem, client: int, data: ClientData, shares: Mapping[int | str, ClientData], request: Any
+) -> dict[str, Part]:
+    """Return the shapes of what :func:`own_parts` returns, for which the shapes of the data are enough."""
+    return jax.eval_shape(_own_parts(problem), *_asked(client, data, shares, request))
+
+
+def _asked(client: int, data: ClientData, shares: Mapping[int | str, ClientData], request: Any) -> tuple[Any, ...]:
     metrics = {name: parts.rebuild(asked["metric"], shares) for name, asked in request.items()}
     told = {name: asked["told"] for name, asked in request.items()}
     whose = {name: Whose(client, asked["weight"]) for name, asked in request.items()}
-    return jax.tree.map(np.asarray, _own_parts(problem)(metrics, data, told, whose))
+    return metrics, data, told, whose
 
 
 @functools.lru_cache(maxsize=64)

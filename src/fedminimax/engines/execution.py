@@ -9,8 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from fedminimax import wire
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
+from fedminimax.errors import InputError
 from fedminimax.federation.accounting import Message, Traffic
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
@@ -19,12 +21,30 @@ from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
 
 
+class Halted(InputError):
+    """A run cannot go on for now, as it lacks clients. The rounds before are whole, and it may be gone on with later."""
+
+
+@wire.message
+class AtSites(NamedTuple):
+    """Stands in a snapshot for clients' states that are with the clients: what to ask them to go on from.
+
+    Attributes:
+        run: the name of the run, by which sites know it.
+        names: of each client's state.
+    """
+
+    run: str
+    names: tuple[str, ...]
+
+
 class Snapshot(NamedTuple):
     """All that a run goes on from: what comes next depends on it, on the seed and on the settings, and on nothing else.
 
     Attributes:
         state: the algorithm's state.
-        client_states: the clients' own states, where they have any: arrays [N, ...], or the store that they live in.
+        client_states: the clients' own states, where they have any: arrays [N, ...], or the store that they live in, or the
+            names by which the clients know them (:class:`AtSites`).
         round: how many rounds have been run.
     """
 

@@ -60,13 +60,13 @@ class Guard:
             accepted = finite(reply)
         if self.max_loss is not None:
             for path, leaf in jax.tree_util.tree_leaves_with_path(reply):
-                if _is_loss(path):
+                if is_loss(path):
                     accepted = accepted & jnp.all(jnp.abs(leaf) <= self.max_loss)
         if self.max_norm is not None:
-            vectors = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(reply) if not _is_loss(path)]
+            vectors = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(reply) if not is_loss(path)]
             length = players.norm(vectors)
             factor = jnp.where(length > self.max_norm, self.max_norm / length, 1.0)
-            shorten = lambda path, leaf: leaf if _is_loss(path) else (factor * leaf).astype(leaf.dtype)
+            shorten = lambda path, leaf: leaf if is_loss(path) else (factor * leaf).astype(leaf.dtype)
             reply = jax.tree_util.tree_map_with_path(shorten, reply)
         if accepted is not True:
             # Not a product with zero: NaN times zero is NaN.
@@ -93,7 +93,8 @@ class Guard:
         return players.select(count > 0, jax.tree.map(location, stacked), jax.tree.map(lambda a: jnp.zeros_like(a[0]), stacked))
 
 
-def _is_loss(path: Any) -> bool:
+def is_loss(path: Any) -> bool:
+    """Tell whether a leaf of a reply, by its path, is a loss that the client reports."""
     last = path[-1] if path else None
     return str(getattr(last, "name", getattr(last, "key", ""))) == "loss"
 

@@ -80,10 +80,17 @@ class Whose(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Roll:
-    """What a server knows of its clients without their data: how many there are, and how many examples each has."""
+    """What a server knows of its clients without their data: how many there are, and how many examples each has.
+
+    Attributes:
+        sizes: how many examples each has, [N].
+        total: how many they have together.
+        held: the name under which the clients keep these data, where they are held-out ones; None: they are their own.
+    """
 
     sizes: Any
     total: int = dataclasses.field(metadata={"static": True})
+    held: str | None = dataclasses.field(default=None, metadata={"static": True})
 
     @classmethod
     def of(cls, clients: Any) -> Roll:
@@ -218,9 +225,9 @@ class Described(NamedTuple):
 
 @wire.message
 class Held(NamedTuple):
-    """Stands in a metric's settings for held-out data, of which each client has its own share under this number."""
+    """Stands in a metric's settings for held-out data, of which each client has its own share under this number or name."""
 
-    number: int
+    number: int | str
 
 
 def describe(metric: Any, number: Callable[[ClientData], int]) -> Described:
@@ -231,12 +238,14 @@ def describe(metric: Any, number: Callable[[ClientData], int]) -> Described:
             return describe(value, number)
         if isinstance(value, ClientData):
             return Held(number(value))
+        if isinstance(value, Roll) and value.held is not None:
+            return Held(value.held)
         return value.item() if isinstance(value, np.generic) else value
 
     return Described(type(metric).__name__, {f.name: sent(getattr(metric, f.name)) for f in dataclasses.fields(metric)})
 
 
-def rebuild(description: Described, shares: Mapping[int, ClientData]) -> Any:
+def rebuild(description: Described, shares: Mapping[int | str, ClientData]) -> Any:
     """Return the metric that was described, with a client's own shares of its held-out data."""
     if description.name not in METRICS:
         raise InputError(f"There is no metric {description.name!r} here: import the module that defines it first.")

@@ -1,0 +1,204 @@
+"""What a server and a site say to each other, and what is wrong with what they say.
+
+A request is a dict with an ``id`` and one of ``hello`` (who are you), ``letters`` (do this for an exchange of a round) and
+``parts`` (measure this). A reply has the request's ``id``, and what was asked for or ``failed``: a category and the type of an
+exception, never its text, which may hold data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedminimax import wire
+from fedminimax.engines.federated.transport import ERROR, MALFORMED, REFUSED, Failure
+from fedminimax.errors import InputError
+from fedminimax.players import Tree
+
+START = "start"
+"""The name of the state that a client has before its first exchange."""
+LOST = "lost"
+"""The category of a site that has not the state, or the notes, that it is asked to go on from."""
+_NAME = re.compile(r"[A-Za-z0-9_./-]{1,96}")
+_RUN = re.compile(r"[0-9a-f]{8,32}")
+_SLACK = 2**16
+"""Bytes that a reply may have beyond its arrays, and as many for each of them: the description of its structure."""
+
+_T = TypeVar("_T")
+
+
+class Malformed(Exception):
+    """A message is not what it should be; the text is ours, and holds nothing of the message."""
+
+
+class Refused(Exception):
+    """A reply that does not count, and why.
+
+    Args:
+        failure: why.
+        lost: whether the site says that it has not the state which it should go on from.
+    """
+
+    def __init__(self, failure: Failure, lost: bool = False):
+        super().__init__(failure.text)
+        self.failure, self.lost = failure, lost
+
+
+@wire.message
+class Whose(NamedTuple):
+    """Which of the clients a site is.
+
+    Attributes:
+        count: how many there are.
+        number: its number among them.
+        first: how many examples those before it have.
+    """
+
+    count: int
+    number: int
+    first: int
+
+
+class Ask(NamedTuple):
+    """A request for an exchange of a round, checked.
+
+    Attributes:
+        id: of the request: one that is asked again has the same.
+        run: which run it is of.
+        whose: which client the site is.
+        turn: the round, and the server's session, within which notes are kept.
+        state: the name of the state to go on from.
+        keep: the names of other states that may be gone back to.
+        noted: whether it builds on notes of an exchange before.
+        letters: what to do, one for each place that the client has in the cohort.
+    """
+
+    id: str
+    run: str
+    whose: Whose
+    turn: str
+    state: str
+    keep: list[str]
+    noted: bool
+    letters: list[dict[str, Any]]
+
+
+def name(value: Any) -> str:
+    """Return a name or number that a message carries."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise Malformed("a name is none")
+    return value
+
+
+def whose(value: Any) -> Whose:
+    """Return which client a site is, as a message tells."""
+    if not isinstance(value, Whose) or not all(type(n) is int and 0 <= n < 2**31 for n in value) or value.number >= value.count:
+        raise Malformed("it does not say whose it is")
+    return value
+
+
+def asked(message: dict[str, Any]) -> Ask:
+    """Return the request for an exchange in a message."""
+    wanted = {field: message[field] for field in Ask._fields if field in message}
+    if len(wanted) < len(Ask._fields):
+        raise Malformed("a field is missing")
+    ask = Ask(**wanted)
+    if not isinstance(ask.run, str) or not _RUN.fullmatch(ask.run):
+        raise Malformed("the run is none")
+    if not isinstance(ask.keep, list) or not isinstance(ask.letters, list) or not isinstance(ask.noted, bool):
+        raise Malformed("a field is of the wrong type")
+    for label in (ask.id, ask.turn, ask.state, *ask.keep):
+        name(label)
+    for letter in ask.letters:
+        _check_letter(letter)
+    return ask._replace(whose=whose(ask.whose))
+
+
+def _check_letter(letter: Any) -> None:
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "function": lambda v: isinstance(v, str),
+        "round": lambda v: type(v) is int and 0 <= v < 2**31,
+        "place": lambda v: isinstance(v, str) and bool(_NAME.fullmatch(v)),
+        "key": lambda v: _is_array(v, (2,), "uint32"),
+        "steps_word": lambda v: _is_array(v, (), "uint32"),
+        "steps": lambda v: v is None or _is_array(v, (), "int32"),
+        "arguments": lambda v: isinstance(v, tuple),
+    }
+    if not isinstance(letter, dict) or not all(field in letter and right(letter[field]) for field, right in kinds.items()):
+        raise Malformed("a letter is none")
+
+
+def _is_array(value: Any, shape: tuple[int, ...], dtype: str) -> bool:
+    return isinstance(value, np.ndarray) and value.shape == shape and value.dtype.name == dtype
+
+
+def failed(id: str | None, kind: str, error: str = "") -> bytes:
+    """Return the reply of a site that could not do what it was asked.
+
+    Args:
+        id: of the request, where it could be read.
+        kind: the category.
+        error: the type of the exception.
+    """
+    return wire.encode({"id": id, "failed": {"kind": kind, "type": error[:64]}})
+
+
+def read(reply: bytes, id: str, field: str, most: int) -> Any:
+    """Return what a reply holds in a field, or raise :class:`Refused`.
+
+    Args:
+        reply: as it came.
+        id: of the request: the reply to another is old, or another's, and not taken.
+        field: what was asked for.
+        most: how many bytes it may have.
+    """
+    if len(reply) > most:
+        raise Refused(Failure(MALFORMED, f"a reply of {len(reply)} bytes, where at most {most} are expected"))
+    try:
+        message: Any = wire.decode(reply)
+    except InputError:
+        raise Refused(Failure(MALFORMED, "a reply that cannot be read")) from None
+    if not isinstance(message, dict):
+        raise Refused(Failure(MALFORMED, "a reply that is no message"))
+    if "failed" in message and message.get("id") in (id, None):
+        raise _refusal(message["failed"])
+    if message.get("id") != id:
+        raise Refused(Failure(MALFORMED, "a reply to another request, an old one perhaps"))
+    if field not in message:
+        raise Refused(Failure(MALFORMED, "a reply without what was asked for"))
+    return message
+
+
+def _refusal(said: Any) -> Refused:
+    """Return what a site tells of its failure. Its words are not passed on, but for a type's name."""
+    kind, error = (said.get("kind"), said.get("type")) if isinstance(said, dict) else (None, None)
+    if kind == LOST:
+        return Refused(Failure(REFUSED, "it has lost its state of this run"), lost=True)
+    if kind == MALFORMED:
+        return Refused(Failure(REFUSED, "it could not read the request"))
+    shown = f" ({error})" if isinstance(error, str) and error.isidentifier() and len(error) <= 64 else ""
+    return Refused(Failure(ERROR, f"its program failed{shown}"))
+
+
+def like(value: Tree, expected: Tree, what: str) -> Tree:
+    """Return a tree that a site sent, if it has the structure, shapes and dtypes that it must have."""
+    given, wanted = jax.tree.flatten(value), jax.tree.flatten(expected)
+    if given[1] != wanted[1]:
+        raise Refused(Failure(MALFORMED, f"{what} of another structure"))
+    for leaf, like_ in zip(given[0], wanted[0], strict=True):
+        if not isinstance(leaf, np.ndarray) or leaf.shape != like_.shape:
+            raise Refused(Failure(MALFORMED, f"{what} of another shape"))
+        if leaf.dtype != like_.dtype:
+            raise Refused(Failure(MALFORMED, f"{what} of another type"))
+    return value
+
+
+def room(expected: Tree, times: int = 1) -> int:
+    """Return how many bytes a reply of such shapes may have."""
+    leaves = jax.tree.leaves(expected)
+    return _SLACK + times * sum(_SLACK + leaf.size * jnp.dtype(leaf.dtype).itemsize for leaf in leaves)
