@@ -1,6 +1,6 @@
 """Small federations of real processes: three sites with float64 rows, a study that names its method, and the simulator's run.
 
-A study may be paced, so that there is time to kill somebody while it runs.
+A run goes on until a file is there: so there is time to kill somebody meanwhile, however slow the machine is.
 """
 
 import contextlib
@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import fedminimax as fm
-from fedminimax.experiments.kinds import own
+from fedminimax.commands.federation import make_kits
+from fedminimax.experiments.kinds import own as made_by
 from fedminimax.flare.agreement import Agreement
-from fedminimax.flare.kits import Kits
 from fedminimax.flare.trial import Trial, free_port
 from fedminimax.result import Result
 
@@ -22,7 +22,7 @@ SIZES = (5, 9, 7)
 STUDY = '''
 """A least-squares model against weights on the sites."""
 
-import time
+from pathlib import Path
 
 import jax.numpy as jnp
 
@@ -38,12 +38,13 @@ METHODS = {
 }
 
 
-class Pace:
-    def __init__(self, seconds):
-        self.seconds = seconds
+class Until:
+    def __init__(self, path):
+        self.path = path
 
     def on_rounds(self, run):
-        time.sleep(self.seconds)
+        if self.path.exists():
+            run.stop("there was enough")
 
 
 def loss(x, batch):
@@ -53,11 +54,11 @@ def loss(x, batch):
 PROBLEM = fm.RobustProblem(loss, jnp.zeros(4), fm.ChiSquare(0.1), name="least squares")
 
 
-def study(clients, method, pace=0.0):
+def study(clients, method, enough):
     shared = method in ("CDMAGE", "FessGDA")
     metrics = {"losses": fm.metrics.ClientLoss(each=True)}
     problem = PROBLEM.as_minimax() if shared else PROBLEM
-    return Study(problem, METHODS[method], metrics, observers=[Pace(pace)] if pace else [])
+    return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough))])
 '''
 TERMS = """
 name = "small"
@@ -71,10 +72,11 @@ seed = 3
 eval_every = {rounds}
 timeout = {timeout}
 min_replies = 1
+checkpoint_every = 20
 x64 = true
 [study.settings]
 method = "{method}"
-pace = {pace}
+enough = "{enough}"
 [row]
 inputs = {{shape = [4], dtype = "float64"}}
 labels = {{shape = [], dtype = "float64"}}
@@ -87,17 +89,24 @@ def rows(site):
     return {"inputs": inputs, "labels": inputs @ np.arange(4.0) + SITES.index(site) + rng.normal(size=len(inputs))}
 
 
-def write(folder, method, rounds=5, pace=0.0, timeout=20.0):
-    """Write a federation's files, make its kits and bring each site's rows; return the kits."""
+def write(folder, method, rounds=5, timeout=20.0):
+    """Write a federation's files, with each site's rows."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.py").write_text(STUDY)
-    known = {"sites": json.dumps(SITES), "port": free_port(), "rounds": rounds, "method": method, "pace": pace}
-    (folder / "federation.toml").write_text(TERMS.format(**known, timeout=timeout))
-    kits = Kits.provisioned(Agreement.read(folder / "federation.toml"), folder / "kits")
+    known = {"sites": json.dumps(SITES), "port": free_port(), "rounds": rounds, "method": method}
+    (folder / "federation.toml").write_text(TERMS.format(**known, timeout=timeout, enough=folder / "enough"))
     for site in SITES:
-        np.savez(kits.site(site) / "local" / "fedminimax" / "rows.npz", **rows(site))
-        kits.bring(site, "rows.npz")
-    return kits
+        own = folder / "sites" / site
+        own.mkdir(parents=True)
+        np.savez(own / "rows.npz", **rows(site))
+        (own / "site.toml").write_text(f'name = "{site}"\ndata = "rows.npz"\n')
+    return Agreement.read(folder / "federation.toml")
+
+
+def kits_of(folder, method, rounds=5):
+    """Write a federation's files and make its kits."""
+    write(folder, method, rounds)
+    return make_kits(folder)
 
 
 @contextlib.contextmanager
@@ -109,19 +118,19 @@ def running(kits):
     assert not [party for party in trial.parties if party.alive]
 
 
-def result_of(trial):
-    return Result.load(trial.run / "result.fmx")
+def result_of(run):
+    """Return what came of a run, from its folder."""
+    return Result.load(run / "result.fmx")
 
 
-def simulated(kits, trace=None):
-    """Return what the simulator makes of the same study, replaying who answered where a trace is given."""
-    agreement = kits.agreement
+def simulated(agreement, like=None):
+    """Return what the simulator makes of the same study, with the rounds of a result, and replaying who answered in it."""
     with jax.enable_x64(True):
         clients = fm.ClientData.from_list([rows(site) for site in SITES])
-        study = own(agreement.study.function, [agreement.folder])(clients, agreement.study.settings["method"])
-        rounds, seed = agreement.study.rounds, agreement.study.seed
-        settings = {"rounds": rounds, "eval_every": rounds, "seed": seed, "metrics": study.metrics, "trace": trace}
-        return fm.run(study.problem, clients, study.algorithm, **settings)
+        study = made_by(agreement.study.function, [agreement.folder])(clients, **agreement.study.settings)
+        rounds = agreement.study.rounds if like is None else like.rounds
+        settings = {"rounds": rounds, "eval_every": rounds, "seed": agreement.study.seed, "metrics": study.metrics}
+        return fm.run(study.problem, clients, study.algorithm, **settings, trace=None if like is None else like.trace)
 
 
 def same(found, wanted, tolerance=1e-8):
@@ -131,6 +140,17 @@ def same(found, wanted, tolerance=1e-8):
     for a, b in zip(found, wanted, strict=True):
         assert np.asarray(a).dtype in (np.float64, np.int32, np.int64)
         np.testing.assert_allclose(a, b, atol=tolerance, rtol=0)
+
+
+def answered(trial, site):
+    """Return how often a site has answered so far."""
+    return trial.standing().get(site, {}).get("answered", 0)
+
+
+def more(trial, site, times=5, seconds=40):
+    """Wait until a site has answered so often again."""
+    wanted = answered(trial, site) + times
+    until(lambda: answered(trial, site) >= wanted, seconds, f"{times} answers of {site}")
 
 
 def until(condition, seconds, what):

@@ -103,7 +103,7 @@ def test_rows_come_from_a_table(folder):
     (own(folder) / "site.toml").write_text('name = "south"\ndata = "rows.csv"\n[config]\nlabel = "kind"\n')
     site = SiteFile.read(own(folder) / "site.toml")
     assert site.rows()["labels"].tolist() == [0, 1, 2]
-    changed(own(folder) / "rows.csv", "0.5,0", "yes,0")
+    changed(own(folder) / "rows.csv", "0.5,0\n", "yes,0\n")
     with pytest.raises(InputError, match=r"'c63' of rows\.csv has no numbers"):
         site.rows()
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -19,6 +19,9 @@ from rich.table import Table
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, Agreement, SiteFile
 from fedminimax.flare.job import FINISHED, write_job
+
+if TYPE_CHECKING:
+    from fedminimax.flare.kits import Kits
 
 KITS, JOB, RUN = "kits", "federation", "run"
 _COLOURS = {"answered": "green", "slow": "yellow", "gone": "red"}
@@ -97,19 +100,21 @@ def check(folder: Path, console: Console | None = None) -> None:
     say(f"The study's fingerprint, which must be the server's too: {site.agreement.fingerprint}")
 
 
-def make_kits(folder: Path, console: Console | None = None) -> Any:
-    """Make the kits of all parties of the federation in a folder, and return them."""
+def make_kits(folder: Path, console: Console | None = None) -> Kits:
+    """Return the kits of a federation's parties, made where there are none, with its files as they are now."""
     need_flare()
     from fedminimax.flare.kits import Kits
 
     agreement = Agreement.read(folder / FEDERATION_FILE)
-    kits = Kits.provisioned(agreement, folder / KITS)
+    made = sorted((folder / KITS / agreement.name).glob("prod_*"))
+    kits = Kits(agreement, made[-1]) if made else Kits.provisioned(agreement, folder / KITS)
+    kits.furnish()
     for site in agreement.sites:
         own = folder / "sites" / site
         for path in own.iterdir() if own.is_dir() else ():
-            if path.is_file() and path.name not in (FEDERATION_FILE, "README.md"):
+            if path.is_file() and path.name not in (FEDERATION_FILE, "study.py", "README.md"):
                 shutil.copy(path, kits.site(site) / "local" / "fedminimax" / path.name)
-    (console or Console()).print(f"Made the kits of {len(agreement.sites)} sites in {kits.folder}.", highlight=False)
+    (console or Console()).print(f"The kits of {len(agreement.sites)} sites are in {kits.folder}.", highlight=False)
     return kits
 
 
@@ -148,9 +153,7 @@ def up(folder: Path, sites: int, rounds: int, timeout: float, console: Console |
         names = [f"site-{k + 1}" for k in range(sites)]
         init(folder, names, port=free_port(), rounds=rounds)
         bring_digits(folder, names)
-    made = sorted((folder / KITS).glob("*/prod_*"))
-    kits = _found(folder, made[-1]) if made else make_kits(folder, console)
-    with Trial(kits) as trial:
+    with Trial(make_kits(folder, console)) as trial:
         console.print(f"{len(trial.sites)} sites, a server and a coordinator run; submitting the job.", highlight=False)
         trial.submit()
         with Live(console=console, refresh_per_second=4) as live:
@@ -158,18 +161,12 @@ def up(folder: Path, sites: int, rounds: int, timeout: float, console: Console |
                 live.update(_table(standing))
         outcome = trial.outcome() or {}
     if outcome.get("status") != FINISHED:
-        raise InputError(f"The run stopped: {outcome.get('why', 'see the consoles of the kits')}")
+        raise InputError(f"The run is not over: {outcome.get('why')}. It goes on with the same command.")
     target = folder / RUN
     shutil.copytree(trial.run, target, dirs_exist_ok=True)
     page = Path(report(target, target / "report.html"))
     console.print(f"All is down again. Report: {page}", highlight=False, soft_wrap=True)
     return page
-
-
-def _found(folder: Path, kits: Path) -> Any:
-    from fedminimax.flare.kits import Kits
-
-    return Kits(Agreement.read(folder / FEDERATION_FILE), kits)
 
 
 def _table(standing: dict[str, dict[str, Any]]) -> Table:

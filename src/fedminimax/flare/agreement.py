@@ -66,7 +66,7 @@ class Terms(BaseModel):
     rounds: _Count
     seed: int = 0
     eval_every: _Count | None = None
-    checkpoint_every: _Count | str = 1
+    checkpoint_every: _Count | str = "10s"
     timeout: _Seconds = 60.0
     min_replies: _Count = 1
     x64: bool = False

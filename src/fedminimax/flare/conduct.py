@@ -10,7 +10,7 @@ from fedminimax.engines.federated.engine import Federation
 from fedminimax.engines.federated.transport import Transport
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import Agreement
-from fedminimax.flare.job import FAILED, FINISHED, OUTCOME, RESULT, SITES
+from fedminimax.flare.job import FINISHED, OUTCOME, RESULT, SITES, STOPPED
 from fedminimax.flare.study import Study, study_of
 from fedminimax.flare.watch import Watched
 from fedminimax.folders import write_atomically
@@ -50,8 +50,8 @@ def conduct(agreement: Agreement, transport: Transport, folder: Path) -> Result:
     finally:
         watched.close()
     result.save(folder / RESULT)
-    whole = result.rounds >= terms.rounds or result.stopped is None
-    told = {"status": FINISHED if whole else FAILED, "rounds": result.rounds, "why": result.stopped or ""}
+    status = FINISHED if result.rounds >= terms.rounds else STOPPED
+    told = {"status": status, "rounds": result.rounds, "why": result.stopped or ""}
     write_atomically(folder / OUTCOME, json.dumps(told).encode())
     return result
 

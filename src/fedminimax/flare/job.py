@@ -10,7 +10,8 @@ from fedminimax.flare import labels
 
 OUTCOME, SITES, RESULT = "outcome.json", "sites.json", "result.fmx"
 """In the folder of a run: how it ended, how the sites stand, and what came of it."""
-FINISHED, FAILED = "finished", "failed"
+FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
+"""How a run ends: with all of its rounds, with fewer, or not at all. What has a checkpoint can be gone on with."""
 
 
 def write_job(folder: Path, run: str, patience: float = 120.0) -> Path:

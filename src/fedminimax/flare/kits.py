@@ -10,13 +10,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedminimax.errors import InputError
 from fedminimax.flare import labels
-from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, Agreement
+from fedminimax.flare.agreement import FEDERATION_FILE, Agreement
 
 PROJECT_FILE, FILES = "project.yml", "fedminimax"
 _RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "operate", "shell_commands", "byoc")
@@ -94,7 +93,7 @@ class Kits:
 
     @classmethod
     def provisioned(cls, agreement: Agreement, work: Path) -> Kits:
-        """Let FLARE make the kits in a folder, and add to each what a federation needs.
+        """Let FLARE make the kits in a folder; :meth:`furnish` adds to each what a federation needs.
 
         Args:
             agreement: what the parties agreed on.
@@ -108,9 +107,7 @@ class Kits:
         made = sorted((work / agreement.name).glob("prod_*"))
         if done.returncode or not made:
             raise InputError(f"FLARE made no kits: {(done.stderr or done.stdout).strip().splitlines()[-1:]}.")
-        kits = cls(agreement, made[-1])
-        kits.furnish()
-        return kits
+        return cls(agreement, made[-1])
 
     def furnish(self) -> None:
         """Write into every kit's ``local`` folder what a federation needs there, on top of FLARE's defaults."""
@@ -137,20 +134,6 @@ class Kits:
         stores = {part["id"]: part for part in resources["components"]}
         stores["job_manager"]["args"]["uri_root"] = str(self.server / "jobs")
         resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(self.server / "snapshots")
-
-    def bring(self, name: str, data: str, config: Mapping[str, Any] | None = None) -> None:
-        """Write a site's own file into its kit.
-
-        Args:
-            name: of the site.
-            data: a path, or "data.py:load".
-            config: what the function is given.
-        """
-        lines = [f"name = {json.dumps(name)}", f"data = {json.dumps(data)}"]
-        if config:
-            lines += ["[config]", *(f"{key} = {json.dumps(value)}" for key, value in config.items())]
-        target = self.site(name) / "local" / FILES
-        (target / SITE_FILE).write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def _furnish(kit: Path, change: Any) -> None:
