@@ -166,8 +166,8 @@ def engine_of(engine: str | Engine) -> Engine:
         return _ENGINES[engine]()
     if engine == FEDERATION:
         raise InputError(
-            "A federation needs a transport to its sites: give engine=Federation(transport) of fedminimax.engines.federated, and "
-            "its clients."
+            "A federation needs a transport to its sites: give engine=Federation(transport), which is in "
+            "fedminimax.engines.federated, and engine.clients."
         )
     if isinstance(engine, (type, str)) or not isinstance(engine, Engine):
         names = " or ".join(repr(name) for name in _ENGINES)

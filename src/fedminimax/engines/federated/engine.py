@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
@@ -75,7 +76,7 @@ class Federation:
             raise InputError(
                 f"min_replies is {min_replies}, but there are {len(transport.sites)} sites: ask for at most these."
             )
-        self.transport, self.timeout = transport, timeout
+        self.transport, self.timeout, self._pause = transport, timeout, pause
         self._min_replies, self._on_lost_state, self._outliers, self._listener = min_replies, on_lost_state, outliers, tell
         self.events: deque[Event] = deque(maxlen=10_000)
         """What became of the sites in the last calls."""
@@ -87,6 +88,12 @@ class Federation:
     @functools.cached_property
     def _sites(self) -> dict[str, Hello]:
         found, failures = hello.ask(self.transport, self.transport.sites, self.timeout)
+        for nth in range(self._group.retries):
+            if len(found) == len(self.transport.sites):
+                break
+            time.sleep(self._pause * 2**nth)
+            more, failures = hello.ask(self.transport, [s for s in self.transport.sites if s not in found], self.timeout)
+            found |= more
         hello.check(self.transport.sites, found, failures)
         return {site: found[site] for site in self.transport.sites}
 

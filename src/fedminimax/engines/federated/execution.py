@@ -1,4 +1,4 @@
-"""A run under way among real sites: every exchange of a cohort one group call, and what a site fails to do its own loss alone."""
+"""A run under way among sites: every exchange of a cohort is one group call, and what a site fails to do is its own loss."""
 
 from __future__ import annotations
 

@@ -60,10 +60,6 @@ class Memory:
         self._states: dict[str, Tree] = {}  # the newest, and all of them where there is no folder
         self.answered: Answered | None = None
         if self._folder is not None:
-            fresh = not self._folder.exists()
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if fresh:
-                _forget_old_runs(self._folder.parent)
             self.answered = _read(self._folder / _LAST, Answered)
 
     def state(self, name: str) -> Tree:
@@ -90,13 +86,16 @@ class Memory:
             state: the new state.
             answered: the reply, and the notes of the round.
         """
-        if name is not None:
-            self._states[name] = state
         if self._folder is not None and (name is not None or answered.notes):
+            if not self._folder.exists():
+                self._folder.mkdir(parents=True)
+                _forget_old_runs(self._folder.parent)
             if name is not None:
                 write_atomically(self._path(name), wire.encode((name, state)))
             write_atomically(self._folder / _LAST, wire.encode(answered))
             _settle(self._folder)
+        if name is not None:
+            self._states[name] = state
         self.answered = answered
 
     def forget_but(self, names: set[str]) -> None:

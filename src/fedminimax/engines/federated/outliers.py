@@ -10,14 +10,15 @@ import numpy as np
 from fedminimax.federation.guard import is_loss
 from fedminimax.players import Tree
 
-_ENOUGH = 3
-"""Of so many replies the median is taken; of fewer one cannot tell who is wrong, and what was usual before counts alone."""
+_ENOUGH = 2
+"""Of so many replies the median is taken; of one alone one cannot tell, and what was usual before counts."""
 
 
 class Usual:
     """How long replies are, by the client's program: a reply that is longer by a factor is none.
 
-    The bound is the factor times the median of the replies to the same request, or of an earlier one where those were longer.
+    The bound is the factor times the median of the replies to the same request (the shorter one of two), or of the request
+    before where those were longer.
     Losses that sites report are bounded apart, by their own median: an inflated one takes over the weights on clients.
 
     Args:
@@ -35,13 +36,18 @@ class Usual:
         lengths = {site: _lengths(reply) for site, reply in replies.items()}
         bounds = self._medians.get(function, np.zeros(2))
         if len(lengths) >= _ENOUGH:
-            bounds = np.maximum(bounds, np.median(list(lengths.values()), axis=0))
+            bounds = np.maximum(bounds, _median(list(lengths.values())))
         # A median of zero says nothing: at a solution most updates are none.
         most = np.where(bounds > 0, self._factor * bounds, np.inf)
         wrong = [site for site, length in lengths.items() if (length > most).any()]
         if len(lengths) >= _ENOUGH:
-            self._medians[function] = np.median([v for site, v in lengths.items() if site not in wrong], axis=0)
+            self._medians[function] = _median([length for site, length in lengths.items() if site not in wrong])
         return wrong
+
+
+def _median(lengths: list[np.ndarray]) -> np.ndarray:
+    """Return the median of each column, the lower one of two."""
+    return np.sort(lengths, axis=0)[(len(lengths) - 1) // 2] if lengths else np.zeros(2)
 
 
 def _lengths(reply: Tree) -> np.ndarray:

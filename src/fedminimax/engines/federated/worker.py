@@ -96,11 +96,10 @@ class Worker:
 
     def _exchange(self, ask: Ask) -> bytes:
         problem, data = self._bound(ask.whose)
-        memory = self._of_run(ask.run, problem)
+        memory = self._of_run(ask.run, problem)  # which replaces that of another run when something has come of it
         if memory.answered is not None and memory.answered.id == ask.id:
             return reply_of(memory.answered)
         state, notes = memory.state(ask.state), memory.notes(ask.turn)
-        memory.forget_but({ask.state, *ask.keep})
         replies, learnt, kept = [], None, dict(notes)
         for letter in ask.letters:
             note = notes.get(letter["place"])
@@ -116,12 +115,14 @@ class Worker:
         name = None if learnt is None else ask.id
         reply = wire.encode({"id": ask.id, "state": ask.state if name is None else name, "replies": replies})
         memory.remember(name, learnt, Answered(ask.id, ask.turn, kept, np.frombuffer(reply, np.uint8)))
+        memory.forget_but({ask.id, ask.state, *ask.keep})
+        self._memory = memory
         return reply
 
     def _of_run(self, run: str, problem: Problem) -> Memory:
-        if self._memory is None or self._memory.run != run:
-            self._memory = Memory(self._folder, run, host(self._algorithm.init_client(problem)))
-        return self._memory
+        if self._memory is not None and self._memory.run == run:
+            return self._memory
+        return Memory(self._folder, run, host(self._algorithm.init_client(problem)))
 
     def _bound(self, whose: Whose) -> tuple[Problem, ClientData]:
         """Return the problem as it is among so many clients, and the data as its loss wants them."""
