@@ -21,10 +21,11 @@ for place in (HERE, TESTS / "flare", TESTS / "algorithms"):
     sys.path.insert(0, str(place))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(TESTS / "algorithms"), os.environ.get("PYTHONPATH", "")])
 
-import federations
+import federations  # noqa: E402
 
-from fedminimax.commands.federation import make_kits
-from fedminimax.flare.trial import Trial, submit
+from fedminimax.commands.federation import make_kits  # noqa: E402
+from fedminimax.flare.job import write_job  # noqa: E402
+from fedminimax.flare.trial import Trial, submit  # noqa: E402
 
 METHODS = """
 import roster
@@ -93,8 +94,6 @@ def _change(kit, change):
 
 
 def _job(folder, settings):
-    from fedminimax.flare.job import write_job
-
     write_job(folder, "run")
     path = folder / "server" / "config" / "config_fed_server.json"
     config = json.loads(path.read_text())

@@ -89,7 +89,7 @@ def rows(site):
     return {"inputs": inputs, "labels": inputs @ np.arange(4.0) + SITES.index(site) + rng.normal(size=len(inputs))}
 
 
-def write(folder, method, rounds=5, timeout=20.0):
+def write(folder, method, rounds=5, timeout=6.0):
     """Write a federation's files, with each site's rows."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.py").write_text(STUDY)

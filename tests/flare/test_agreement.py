@@ -110,7 +110,7 @@ def test_rows_come_from_a_table(folder):
 
 def test_a_site_that_is_none(folder):
     changed(own(folder) / "site.toml", "south", "west")
-    with pytest.raises(InputError, match="'west' is no site"):
+    with pytest.raises(InputError, match="no site 'west'"):
         SiteFile.read(own(folder) / "site.toml")
 
 

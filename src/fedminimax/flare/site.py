@@ -15,7 +15,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from fedminimax.engines.federated.resident import Failed, Resident
-from fedminimax.engines.federated.transport import ERROR, REFUSED
+from fedminimax.engines.federated.transport import ERROR, GONE, REFUSED
 from fedminimax.flare import labels
 from fedminimax.flare.agreement import SITE_FILE, SiteFile
 
@@ -39,6 +39,7 @@ class Site(FLComponent):
         super().__init__()
         self.folder = folder
         self._worker: Resident | None = None
+        self._awake: Future[bytes] = Future()
         self._study = ""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="fedminimax")
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
@@ -59,7 +60,12 @@ class Site(FLComponent):
         self._study = site.agreement.fingerprint
         command = [sys.executable, "-m", "fedminimax.flare.worker", str(folder)]
         self._worker = Resident(command, site.socket)
-        self._pool.submit(self._worker.ask, b"", _SECONDS_TO_START)  # whatever it answers, it has loaded its data then
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the worker started. It answers anything once it has loaded its data, and it is there from then on."""
+        assert self._worker is not None
+        self._awake = self._pool.submit(self._worker.ask, b"", _SECONDS_TO_START)
 
     def close(self) -> None:
         """Stop the worker."""
@@ -79,7 +85,15 @@ class Site(FLComponent):
         return answer
 
     def _hello(self, request: Any) -> Any:
-        return self._refusal(request) or new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, b"")
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        if not self._awake.done():
+            return _failure(GONE, "its worker is not there yet")
+        if self._awake.exception() is not None:
+            self._wake()
+            return _failure(GONE, "its worker does not start: see the site's console")
+        return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, b"")
 
     def _refusal(self, request: Any) -> Any:
         """Return the answer to a request that is none of ours; None: it is one of ours."""
