@@ -112,7 +112,7 @@ class Kits:
     def furnish(self) -> None:
         """Write into every kit's ``local`` folder what a federation needs there, on top of FLARE's defaults."""
         _furnish(self.server, self._server_resources)
-        _furnish(self.coordinator, lambda resources: _allow(resources, "fedminimax.flare.idle.Idle"))
+        _furnish(self.coordinator, _coordinator_resources)
         for name in self.agreement.sites:
             _furnish(self.site(name), _site_resources)
             (self.site(name) / "local" / "authorization.json").write_text(json.dumps(_NOBODY, indent=2), encoding="utf-8")
@@ -148,9 +148,20 @@ def _allow(resources: dict[str, Any], name: str) -> None:
     resources["class_allow_list"] = [name]
 
 
+def _coordinator_resources(resources: dict[str, Any]) -> None:
+    """Let the coordinator keep the server's job company, and nothing else."""
+    _allow(resources, "fedminimax.flare.idle.Idle")
+    _keep_logs(resources)
+
+
+def _keep_logs(resources: dict[str, Any]) -> None:
+    """Send no logs. FLARE would also add a component to every job for it, which is not among those that are allowed."""
+    resources["allow_log_streaming"] = False
+    resources["components"] = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
+
+
 def _site_resources(resources: dict[str, Any]) -> None:
     """Let a site answer a federation, run no job of anybody's, and send no logs."""
     resources["class_allow_list"] = []
-    resources["allow_log_streaming"] = False
-    resources["components"] = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
+    _keep_logs(resources)
     resources["components"].append({"id": FILES, "path": "fedminimax.flare.site.Site", "args": {"folder": FILES}})
