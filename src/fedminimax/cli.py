@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedminimax import __version__
+from fedminimax.commands.federation_group import federation_app
 from fedminimax.errors import InputError
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated minimax optimization: train a model against an adversary while the data stays on the clients.",
 )
+app.add_typer(federation_app, name="federation")
 _DEBUG = "--debug"
 
 

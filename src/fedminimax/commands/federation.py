@@ -1,0 +1,190 @@
+"""``fedminimax federation``: a federation of real sites, prepared, tried on one machine, and run."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedminimax.errors import InputError
+from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, Agreement, SiteFile
+from fedminimax.flare.job import FINISHED, write_job
+
+if TYPE_CHECKING:
+    from fedminimax.flare.kits import Kits
+
+KITS, JOB, RUN = "kits", "federation", "run"
+_COLOURS = {"answered": "green", "slow": "yellow", "gone": "red"}
+
+
+def need_flare() -> None:
+    """Say how to get FLARE where it is not installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise InputError('A federation is carried by NVIDIA FLARE: pip install "fedminimax[federation]".')
+
+
+def init(
+    folder: Path,
+    sites: Sequence[str],
+    name: str = "trial",
+    host: str = "localhost",
+    port: int = 28002,
+    rounds: int = 50,
+    console: Console | None = None,
+) -> Agreement:
+    """Write what a federation starts from: the agreement, the study, and for each party a folder with a README.
+
+    Args:
+        folder: where to write.
+        sites: the sites' names.
+        name: of the project.
+        host: of the server.
+        port: of the server.
+        rounds: how many communication rounds.
+        console: where to print.
+    """
+    if (folder / FEDERATION_FILE).exists():
+        raise InputError(f"{folder / FEDERATION_FILE} is there already: name another folder.")
+    few = len(sites) - 1 or 1
+    known: dict[str, Any] = {"name": name, "host": host, "port": port, "rounds": rounds, "min_replies": few}
+    known |= {"sites": json.dumps(list(sites)), "eval_every": max(1, rounds // 10), "admin": "admin@federation.local"}
+    folder.mkdir(parents=True, exist_ok=True)
+    agreed = {FEDERATION_FILE: _template(FEDERATION_FILE).format(**known), "study.py": _template("study.py")}
+    for file, text in agreed.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(_template("server.md").format(**known), encoding="utf-8")
+    for site in sites:
+        own = folder / "sites" / site
+        own.mkdir(parents=True, exist_ok=True)
+        for file, text in agreed.items():
+            (own / file).write_text(text, encoding="utf-8")
+        (own / SITE_FILE).write_text(f'name = "{site}"\ndata = "rows.npz"  # or "data.py:load"\n', encoding="utf-8")
+        (own / "README.md").write_text(_template("site.md").format(site=site, **known), encoding="utf-8")
+    if console is not None:
+        console.print(f"Wrote {folder}. Read its README.md, and those of the parties in {folder / 'sites'}.", highlight=False)
+    return Agreement.read(folder / FEDERATION_FILE)
+
+
+def _template(name: str) -> str:
+    return (resources.files("fedminimax.flare") / "templates" / name).read_text(encoding="utf-8")
+
+
+def check(folder: Path, console: Console | None = None) -> None:
+    """Load a site's rows as its worker would, and say what will be run on them and what the server will be told."""
+    from fedminimax.flare.study import study_of
+
+    console = console or Console()
+    site = SiteFile.read(folder / SITE_FILE)
+    study, rows = study_of(site.agreement), site.rows()
+    count = len(next(iter(rows.values())))
+    say = lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False)
+    say(f"{site.name} has {count:,} rows: " + ", ".join(f"{key} {list(v.shape[1:])} {v.dtype}" for key, v in rows.items()))
+    for name, source in site.held_out.items():
+        say(f"  and {len(next(iter(site.rows(source).values()))):,} rows held out as {name!r}")
+    code = site.folder / site.agreement.study.function.partition(":")[0]
+    digest = f", sha256 {hashlib.sha256(code.read_bytes()).hexdigest()[:16]}" if code.is_file() else ""
+    say(f"On them is run: {site.agreement.study.function}{digest}: {study.algorithm!r}")
+    say(
+        "The server is told how many rows there are and their shapes, what the method sends each round, and the metrics' parts."
+    )
+    say(f"The study's fingerprint, which must be the server's too: {site.agreement.fingerprint}")
+
+
+def make_kits(folder: Path, console: Console | None = None) -> Kits:
+    """Return the kits of a federation's parties, made where there are none, with its files as they are now."""
+    need_flare()
+    from fedminimax.flare.kits import Kits
+
+    agreement = Agreement.read(folder / FEDERATION_FILE)
+    made = sorted((folder / KITS / agreement.name).glob("prod_*"))
+    kits = Kits(agreement, made[-1]) if made else Kits.provisioned(agreement, folder / KITS)
+    kits.furnish()
+    for site in agreement.sites:
+        own = folder / "sites" / site
+        for path in own.iterdir() if own.is_dir() else ():
+            if path.is_file() and path.name not in (FEDERATION_FILE, "study.py", "README.md"):
+                shutil.copy(path, kits.site(site) / "local" / "fedminimax" / path.name)
+    (console or Console()).print(f"The kits of {len(agreement.sites)} sites are in {kits.folder}.", highlight=False)
+    return kits
+
+
+def submit(kit: Path, console: Console | None = None) -> str:
+    """Submit the job with an admin's kit; a run that was begun is gone on with from its newest checkpoint."""
+    need_flare()
+    from fedminimax.flare.trial import submit as send
+
+    if not (kit / "startup" / "fed_admin.json").is_file():
+        raise InputError(f"{kit} is no kit of an admin: give the folder with startup/fed_admin.json in it.")
+    job = write_job(kit / "transfer" / JOB, RUN)
+    try:
+        id = send(kit.resolve(), kit.name, job, timeout=10.0)
+    except ConnectionError as error:
+        raise InputError(f"FLARE's server cannot be reached ({error}): start it first.") from None
+    (console or Console()).print(f"The server has taken the job {id}.", highlight=False)
+    return id
+
+
+def up(folder: Path, sites: int, rounds: int, timeout: float, console: Console | None = None) -> Path:
+    """Run a whole federation on this machine, show how its sites stand, and end in a report; return the report.
+
+    Args:
+        folder: of the federation; where there is none, one on the digits is written.
+        sites: how many sites a new one has.
+        rounds: how many rounds a new one has.
+        timeout: seconds that the run may take.
+        console: where to print.
+    """
+    need_flare()
+    from fedminimax.flare.trial import Trial, free_port
+    from fedminimax.report import report
+
+    console = console or Console()
+    if not (folder / FEDERATION_FILE).exists():
+        names = [f"site-{k + 1}" for k in range(sites)]
+        init(folder, names, port=free_port(), rounds=rounds)
+        bring_digits(folder, names)
+    with Trial(make_kits(folder, console)) as trial:
+        console.print(f"{len(trial.sites)} sites, a server and a coordinator run; submitting the job.", highlight=False)
+        trial.submit()
+        with Live(console=console, refresh_per_second=4) as live:
+            for standing in trial.watch(timeout):
+                live.update(_table(standing))
+        outcome = trial.outcome() or {}
+    if outcome.get("status") != FINISHED:
+        raise InputError(f"The run is not over: {outcome.get('why')}. It goes on with the same command.")
+    target = folder / RUN
+    shutil.copytree(trial.run, target, dirs_exist_ok=True)
+    page = Path(report(target, target / "report.html"))
+    console.print(f"All is down again. Report: {page}", highlight=False, soft_wrap=True)
+    return page
+
+
+def _table(standing: dict[str, dict[str, Any]]) -> Table:
+    table = Table("site", "stands", "answered", "failed", "why")
+    for site, known in standing.items():
+        colour = _COLOURS.get(known["stands"], "magenta")
+        stands = f"[{colour}]{known['stands'] or '-'}[/{colour}]"
+        table.add_row(site, stands, str(known["answered"]), str(known["failed"]), known["why"])
+    return table
+
+
+def bring_digits(folder: Path, sites: Sequence[str]) -> None:
+    """Divide the digits among the sites, unalike, and write each one's rows into its folder."""
+    from fedminimax.data import datasets
+    from fedminimax.data.silos import silos
+
+    train = silos(datasets.load("digits"), len(sites), 0.3, seed=0).train
+    for k, site in enumerate(sites):
+        fields: Any = train[k]
+        inputs, labels = np.asarray(fields["inputs"], np.float32), np.asarray(fields["labels"], np.int32)
+        np.savez(folder / "sites" / site / "rows.npz", inputs=inputs, labels=labels)

@@ -1,0 +1,233 @@
+"""What all parties of a federation agree on, as one file, and what a site adds to it.
+
+``federation.toml`` is the same for everybody: who takes part, what a row looks like, which study is run. From it alone the
+server and every site make the same problem and the same method; no row is needed for that. ``site.toml`` stays at its site: it
+says where the site's data are.
+
+Nothing here needs JAX, which a site's FLARE client does not load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedminimax.errors import InputError
+from fedminimax.experiments.kinds import find_file, own
+from fedminimax.flare import labels
+
+FEDERATION_FILE, SITE_FILE = "federation.toml", "site.toml"
+_STRICT = ConfigDict(extra="forbid", frozen=True)
+_Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0)]
+
+
+class RowField(BaseModel):
+    """One field of a row: the shape of one entry, and its numbers."""
+
+    model_config = _STRICT
+    shape: list[_Count] = []
+    dtype: str
+
+    @field_validator("dtype")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            numeric = np.dtype(value).kind in "fiub"
+        except TypeError:
+            numeric = False
+        if not numeric:
+            raise ValueError("give a type of numbers, such as float32 or int32")
+        return value
+
+
+class Server(BaseModel):
+    """Where FLARE's server is: a host name that all sites can reach, and its one port."""
+
+    model_config = _STRICT
+    host: str = "localhost"
+    port: Annotated[int, Field(ge=1024, le=65535)] = 28002
+    admin: str = "admin@federation.local"
+
+
+class Terms(BaseModel):
+    """What is run, and how long anybody is waited for."""
+
+    model_config = _STRICT
+    function: str
+    rounds: _Count
+    seed: int = 0
+    eval_every: _Count | None = None
+    checkpoint_every: _Count | str = "10s"
+    timeout: _Seconds = 60.0
+    min_replies: _Count = 1
+    x64: bool = False
+    settings: dict[str, Any] = {}
+
+
+class Agreement(BaseModel):
+    """What the parties of a federation agreed on: ``federation.toml``.
+
+    Attributes:
+        name: of the project.
+        server: where the server is.
+        study: what is run.
+        sites: their names, in the order of the clients' numbers.
+        row: by name, the fields of a row.
+        folder: where the file is; the study's own file is beside it.
+    """
+
+    model_config = _STRICT
+    name: str
+    server: Server = Server()
+    study: Terms
+    sites: Annotated[list[str], Field(min_length=1)]
+    row: Annotated[dict[str, RowField], Field(min_length=1)]
+    folder: Path = Path()
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        return _checked_name(value)
+
+    @field_validator("sites")
+    @classmethod
+    def _named(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("two sites have the same name")
+        for name in value:
+            if _checked_name(name) in (labels.SERVER, labels.COORDINATOR):
+                raise ValueError(f"{name!r} is the name of another party: call the site otherwise")
+        return value
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the federation of a file, or say what is wrong with it."""
+        return _read(cls, path, folder=path.resolve().parent)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that a site must have in common with the server: the terms, the sites, the row, the study's file."""
+        told = self.model_dump(mode="json", include={"name", "study", "sites", "row"})
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode() + self._code()).hexdigest()[:32]
+
+    def _code(self) -> bytes:
+        module = self.study.function.partition(":")[0]
+        path = find_file(module, [self.folder]) if module.endswith(".py") else None
+        return b"" if path is None else path.read_bytes()
+
+    def checked(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return a site's rows in the agreed types, or say how they differ from what was agreed."""
+        if set(rows) != set(self.row):
+            raise InputError(f"The data have the fields {sorted(rows)}, but {sorted(self.row)} were agreed on.")
+        for key, one in self.row.items():
+            shape = np.shape(rows[key])
+            if not shape or list(shape[1:]) != one.shape:
+                raise InputError(f"{key} has the shape {list(shape)}, but {one.shape} was agreed on for one row.")
+        return {key: np.asarray(rows[key]).astype(one.dtype) for key, one in self.row.items()}
+
+
+class SiteFile(BaseModel):
+    """What a site adds: ``site.toml``, which stays there.
+
+    Attributes:
+        name: of the site, as in the project.
+        data: a file (.npz, .csv, .parquet), or a function of the site's own, "data.py:load", which is given ``config`` and
+            returns a dict of arrays.
+        held_out: by name, such as "test", rows to measure on and not to train on; each as ``data``.
+        config: what the function is given; of a table the name of its ``label`` column.
+        agreement: the file beside this one.
+        folder: where the file is.
+    """
+
+    model_config = _STRICT
+    name: str
+    data: str
+    held_out: dict[str, str] = {}
+    config: dict[str, Any] = {}
+    agreement: Agreement
+    folder: Path = Path()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the file of a site, with that of its federation beside it, or say what is wrong with them."""
+        agreement = Agreement.read(path.resolve().parent / FEDERATION_FILE)
+        site = _read(cls, path, agreement=agreement, folder=path.resolve().parent)
+        if site.name not in agreement.sites:
+            raise InputError(
+                f"{path}: there is no site {site.name!r} in {FEDERATION_FILE}: it has {', '.join(agreement.sites)}."
+            )
+        return site
+
+    @property
+    def state(self) -> Path:
+        """Where the site's worker keeps its state."""
+        return self.folder / "state"
+
+    @property
+    def socket(self) -> Path:
+        """Where the worker listens."""
+        return self.folder / "worker.sock"
+
+    def rows(self, source: str | None = None) -> dict[str, np.ndarray]:
+        """Return rows of the site by field, as they were agreed on: its data, or those of a source in ``held_out``."""
+        return self.agreement.checked(self._stored(self.data if source is None else source))
+
+    def _stored(self, source: str) -> dict[str, np.ndarray]:
+        if ":" in source:
+            return dict(own(source, [self.folder])(self.config))
+        path = find_file(source, [self.folder])
+        if path is None:
+            raise InputError(f"There is no file {source} in {self.folder}: give the path of the site's data.")
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as stored:
+                return {key: stored[key] for key in stored.files}
+        return _of_table(path, str(self.config.get("label", "")))
+
+
+def _of_table(path: Path, label: str) -> dict[str, np.ndarray]:
+    """Return a table of numbers as "inputs" and, where a column is named as such, "labels"."""
+    import pandas as pd
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{path.name} is no .npz, .csv or .parquet: give one of these, or a function such as data.py:load.")
+    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    if label and label not in frame.columns:
+        raise InputError(f"{path.name} has no column {label!r}, which site.toml names as the label.")
+    inputs = frame.drop(columns=label) if label else frame
+    words = [name for name in inputs.columns if not pd.api.types.is_numeric_dtype(inputs[name])]
+    if words:
+        raise InputError(f"Column {words[0]!r} of {path.name} has no numbers: encode it first, or give a function.")
+    return {"inputs": inputs.to_numpy()} | ({"labels": frame[label].to_numpy()} if label else {})
+
+
+_F = TypeVar("_F", bound=BaseModel)
+
+
+def _read(cls: type[_F], path: Path, **known: Any) -> _F:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"There is no {path}: `fedminimax federation init` writes one.") from None
+    try:
+        return cls.model_validate(tomllib.loads(text) | known)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML ({error}).") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}.") from None
+
+
+def _checked_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", value):
+        raise ValueError(f"{value!r} cannot be a name in a project: use letters, digits, - and _")
+    return value

@@ -1,0 +1,196 @@
+"""The two ends of FLARE, each against a stand-in for FLARE's network: what is passed on, what is refused, what is said."""
+
+import threading
+import time
+from concurrent.futures import wait
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import new_cell_message
+
+from fedminimax.engines.federated.resident import Failed
+from fedminimax.engines.federated.transport import Failure
+from fedminimax.errors import InputError
+from fedminimax.flare import labels
+from fedminimax.flare.site import Site
+from fedminimax.flare.transport import FlareTransport
+
+
+def ok(payload, **headers):
+    return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK, **headers}, payload)
+
+
+def code(name, error=None):
+    return new_cell_message({MessageHeaderKey.RETURN_CODE: name, MessageHeaderKey.ERROR: error}, None)
+
+
+class Cell:
+    """FLARE's network, as a function of site, topic and payload."""
+
+    def __init__(self, answer):
+        self.answer, self.sent = answer, []
+
+    def send_request(self, *, channel, topic, target, request, timeout, optional, abort_signal):
+        assert channel == labels.CHANNEL
+        assert request.get_header(labels.TIMEOUT) == timeout
+        self.sent.append((target, topic))
+        return self.answer(target, topic, request, abort_signal)
+
+
+def test_one_group_call_with_what_each_site_said():
+    said = {
+        "a": ok(memoryview(b"yes")),
+        "b": code(ReturnCode.TIMEOUT),
+        "c": code(ReturnCode.COMM_ERROR, "stream forwarding to c failed: target_unreachable"),
+        "d": ok("no bytes"),
+        "e": ok(b"", **{labels.FAILURE: "error", labels.TEXT: "the worker failed (ValueError)"}),
+        "f": ok(b"", **{labels.FAILURE: "a word of its own"}),
+        "g": code(ReturnCode.UNAUTHENTICATED),
+        "h": code(ReturnCode.COMM_ERROR, "blob_cb threw ValueError: row 7"),
+    }
+    transport = FlareTransport(Cell(lambda site, *_: said[site]), list(said))
+    answers = transport.ask(dict.fromkeys(said, b"?"), 5.0)
+    assert answers.replies == {"a": b"yes"}
+    kinds = {site: failure.kind for site, failure in answers.failures.items()}
+    assert kinds == {
+        "b": "timeout", "c": "gone", "d": "malformed", "e": "error", "f": "malformed", "g": "refused", "h": "error"
+    }  # fmt: skip
+    assert "row 7" not in str(answers.failures)
+
+
+def test_all_are_asked_at_once_and_nobody_is_waited_for_longer():
+    together = threading.Barrier(3)
+
+    def answer(site, topic, request, cut):
+        together.wait(10)  # breaks unless all three are asked at the same time
+        while site == "late" and not cut.triggered:
+            time.sleep(0.01)
+        return ok(request.payload)
+
+    transport = FlareTransport(Cell(answer), ["a", "b", "late"])
+    answers = transport.ask({site: site.encode() for site in transport.sites}, 0.5)
+    assert answers.replies == {"a": b"a", "b": b"b"}
+    assert answers.failures["late"].kind == "timeout"
+
+
+def test_who_failed_is_first_asked_whether_it_is_there():
+    there = False
+
+    def answer(site, topic, request, cut):
+        if site == "b" and not there:
+            return code(ReturnCode.TIMEOUT)
+        return ok(b"")
+
+    cell = Cell(answer)
+    transport = FlareTransport(cell, ["a", "b"])
+    ask = lambda: transport.ask({"a": b"?", "b": b"?"}, 5.0)
+    assert ask().failures["b"].kind == "timeout"
+    cell.sent.clear()
+    assert ask().failures["b"].kind == "gone"
+    assert sorted(cell.sent) == [("a", labels.ASK), ("b", labels.HELLO)]
+    there = True
+    cell.sent.clear()
+    assert set(ask().replies) == {"a", "b"}
+    assert sorted(cell.sent) == [("a", labels.ASK), ("b", labels.ASK), ("b", labels.HELLO)]
+    cell.sent.clear()
+    ask()
+    assert sorted(cell.sent) == [("a", labels.ASK), ("b", labels.ASK)]
+
+
+def test_a_job_that_is_aborted_asks_no_more():
+    from nvflare.apis.signal import Signal
+
+    abort = Signal()
+    transport = FlareTransport(Cell(lambda *_: ok(b"")), ["a"], abort=abort)
+    assert transport.present() == {"a": None}
+    abort.trigger(True)
+    with pytest.raises(InputError, match="resume"):
+        transport.ask({"a": b"?"}, 1.0)
+
+
+class Worker:
+    """A site's worker, as a function."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ask(self, request, timeout):
+        return self.answer(request, timeout)
+
+
+def site_of(answer):
+    site = Site()
+    site._worker, site._study = Worker(answer), "study"
+    site._awake.set_result(b"")
+    return site
+
+
+def request(payload=b"?", origin="server.job", study="study", timeout=5.0):
+    return new_cell_message({MessageHeaderKey.ORIGIN: origin, labels.STUDY: study, labels.TIMEOUT: timeout}, payload)
+
+
+def settled(answer):
+    return answer.result(10) if hasattr(answer, "result") else answer
+
+
+def test_bytes_go_to_the_worker_and_back():
+    site = site_of(lambda payload, timeout: payload + str(timeout).encode())
+    reply = settled(site._ask(request(memoryview(b"x"), timeout=2.5)))
+    assert reply.payload == b"x2.5"
+    assert reply.get_header(labels.FAILURE) is None
+    assert site._hello(request()).get_header(labels.FAILURE) is None
+
+
+def test_a_site_is_there_when_its_worker_is():
+    starts, go = [], threading.Event()
+
+    def answer(payload, timeout):
+        starts.append(payload)
+        if len(starts) == 1:
+            raise Failed(Failure("gone", "its worker cannot be started"))
+        go.wait(30)
+        return b""
+
+    site = Site()
+    site._worker, site._study = Worker(answer), "study"
+    hello = lambda: site._hello(request()).get_header(labels.TEXT)
+    site._wake()
+    wait([site._awake])
+    assert "does not start" in hello()
+    assert "not there yet" in hello()  # it is being started again
+    go.set()
+    wait([site._awake])
+    assert hello() is None
+
+
+@pytest.mark.parametrize("wrong", [{"origin": "site-2"}, {"origin": "site-2.job"}, {"origin": "server"}, {"study": "other"}])
+def test_others_than_the_servers_jobs_and_other_studies_are_refused(wrong):
+    asked = []
+    site = site_of(lambda *given: asked.append(given))
+    for answer in (site._ask, site._hello):
+        assert settled(answer(request(**wrong))).get_header(labels.FAILURE) == "refused"
+    assert asked == []
+
+
+def test_what_goes_wrong_is_a_category_without_its_text():
+    def fail(payload, timeout):
+        raise Failed(Failure("timeout", "its worker did not answer in time")) if payload == b"slow" else ValueError("row 7")
+
+    site = site_of(fail)
+    for payload, kind in ((b"slow", "timeout"), (b"bad", "error")):
+        reply = settled(site._ask(request(payload)))
+        assert reply.get_header(labels.FAILURE) == kind
+        assert "row 7" not in str(reply.headers)
+
+
+def test_requests_do_not_pile_up_at_a_worker_that_hangs():
+    go = threading.Event()
+    site = site_of(lambda payload, timeout: go.wait(30) and b"done")
+    waiting = [site._ask(request()) for _ in range(6)]
+    go.set()
+    said = [settled(answer).get_header(labels.FAILURE) for answer in waiting]
+    assert said == [None] * 4 + ["refused"] * 2
+    assert settled(site._ask(request())).payload == b"done"
