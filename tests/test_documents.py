@@ -57,6 +57,15 @@ def test_the_personalised_pages_python_runs():
     assert final["gossip_rounds"] == 300
 
 
+def test_the_federation_pages_python_runs(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "federation.md").read_text(), flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert np.asarray(names["result"].trace.answers[0]).all()
+    assert len(list((tmp_path / "sites").iterdir())) == 3
+
+
 def test_the_reports_pages_python_runs(tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(), flags=re.S)
     monkeypatch.chdir(tmp_path)

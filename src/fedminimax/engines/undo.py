@@ -53,7 +53,7 @@ class UndoLog:
         file.truncate(whole)  # a batch that was cut short is none, and its rows are as they were
         self._file, self.mark = file, mark
         weakref.finalize(self, file.close)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def missing(self, ids: np.ndarray) -> np.ndarray:
         """Return those of some clients whose rows must be kept before they are overwritten."""
@@ -136,7 +136,7 @@ class UndoLog:
         return sum(_HEAD.size + len(ids) * (9 + self._row_bytes) for ids, _, _ in self._batches(path))
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder lasting."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -6,6 +6,7 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 from fedminimax import checks
 from fedminimax.algorithms.base import Algorithm
@@ -46,6 +47,8 @@ class Federation:
         outliers: a reply so many times longer than the median of all is refused; None: none is.
         pause: seconds before sites are asked again, twice as many each time.
         probe: seconds that a site which was left out has to say that it is there.
+        known: a file to keep in what the sites say of themselves. With it a run may begin, or go on, while some of them are not
+            there: they are taken in when they answer. Without it all must be there.
         tell: is told every :class:`Event`: which site answered, and which did not, and why.
     """
 
@@ -62,6 +65,7 @@ class Federation:
         outliers: float | None = 1e4,
         pause: float = 0.5,
         probe: float = 1.0,
+        known: str | Path | None = None,
         tell: Callable[[Event], None] | None = None,
     ):
         for name, value in (("timeout", timeout), ("probe", probe), ("outliers", outliers)):
@@ -77,6 +81,7 @@ class Federation:
                 f"min_replies is {min_replies}, but there are {len(transport.sites)} sites: ask for at most these."
             )
         self.transport, self.timeout, self._pause = transport, timeout, pause
+        self._known = None if known is None else Path(known)
         self._min_replies, self._on_lost_state, self._outliers, self._listener = min_replies, on_lost_state, outliers, tell
         self.events: deque[Event] = deque(maxlen=10_000)
         """What became of the sites in the last calls."""
@@ -94,7 +99,12 @@ class Federation:
             time.sleep(self._pause * 2**nth)
             more, failures = hello.ask(self.transport, [s for s in self.transport.sites if s not in found], self.timeout)
             found |= more
+        before = hello.load(self._known)
+        for site in [site for site in self.transport.sites if site in before and site not in found]:
+            found[site] = before[site]
+            self._group.leave_out(site)
         hello.check(self.transport.sites, found, failures)
+        hello.save(self._known, found)
         return {site: found[site] for site in self.transport.sites}
 
     @functools.cached_property

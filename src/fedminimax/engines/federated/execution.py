@@ -105,6 +105,7 @@ class FederatedExecution(MessageExecution):
 
     def next_round(self) -> FederatedRound:
         """Return the round that comes next."""
+        self._before = dict(self.held)  # to which a round that fails goes back
         return FederatedRound(self)
 
     def here(self) -> Snapshot:
@@ -131,11 +132,12 @@ class FederatedExecution(MessageExecution):
         # What is asked from here on is not what was asked before, though the rounds may have the same numbers.
         self.session = secrets.token_hex(4)
         self._state, self.round = jax.tree.map(jnp.asarray, snapshot.state), snapshot.round
+        self._before = dict(self.held)
         self._snapshots.append(dict(self.held))
 
     def kept(self, site: str) -> list[str]:
         """Return the names of the states that a site may be asked to go back to."""
-        return sorted({held[site] for held in self._snapshots} - {START})
+        return sorted({held[site] for held in (self._before, *self._snapshots)} - {START})
 
     def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return every number of every metric at the state, from the sites' parts. What lacks a site's part is NaN."""

@@ -76,6 +76,10 @@ class Group:
         """The sites that are left out for now."""
         return tuple(self._left_out)
 
+    def leave_out(self, site: str) -> None:
+        """Leave a site out, until it answers."""
+        self._left_out[site] = _Absence(self._calls + 1)
+
     def ask(
         self,
         sites: Collection[str],
@@ -135,7 +139,7 @@ class Group:
             failures[site] = failure = answers.failures.get(site, Failure(MALFORMED, "its carrier said nothing of it"))
             self._tell(Event(site, *failure, took))
             if failure.kind in (TIMEOUT, GONE):
-                self._left_out[site] = _Absence(self._calls + 1)
+                self.leave_out(site)
         return heard
 
     def _look_for(self, sites: Collection[str], hello: Callable[[Collection[str], float], Mapping[str, Failure]]) -> None:

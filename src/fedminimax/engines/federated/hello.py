@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +17,13 @@ from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.messages import Refused
 from fedminimax.engines.federated.transport import MALFORMED, REFUSED, Failure, Transport
 from fedminimax.errors import InputError
+from fedminimax.folders import write_atomically
 
 _MOST = 2**20
 """The most bytes that a site may say of itself."""
 
 
+@wire.message
 class Share(NamedTuple):
     """Some data of a site, as the server knows it: how many examples, their shapes, and how batches are drawn."""
 
@@ -35,6 +38,7 @@ class Share(NamedTuple):
         return structure, tuple((leaf.shape[1:], leaf.dtype.name) for leaf in leaves), self.batching
 
 
+@wire.message
 class Hello(NamedTuple):
     """What a site says of itself.
 
@@ -86,6 +90,23 @@ def _share(said: Any) -> Share:
     if type(size) is not int or not 0 < size < 2**31 or not right or batching not in (REPLACEMENT, EPOCHS):
         raise messages.Malformed("data")
     return Share(size, example, batching)
+
+
+def load(path: Path | None) -> dict[str, Hello]:
+    """Return what sites said of themselves in an earlier run; nothing where that is not known."""
+    if path is None or not path.exists():
+        return {}
+    kept: Any = wire.decode(path.read_bytes())
+    if not isinstance(kept, dict) or not all(isinstance(said, Hello) for said in kept.values()):
+        raise InputError(f"{path} does not hold what sites said of themselves: name another file.")
+    return kept
+
+
+def save(path: Path | None, found: Mapping[str, Hello]) -> None:
+    """Keep what sites say of themselves."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, wire.encode(dict(found)))
 
 
 def check(sites: Collection[str], found: Mapping[str, Hello], failures: Mapping[str, Failure]) -> None:

@@ -6,7 +6,6 @@ leaves the client as it was. Each file is there whole or not at all, and is on t
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from fedminimax import wire
 from fedminimax.engines.federated.messages import START
+from fedminimax.engines.undo import sync_folder
 from fedminimax.errors import InputError
 from fedminimax.folders import write_atomically
 from fedminimax.players import Tree
@@ -93,7 +93,7 @@ class Memory:
             if name is not None:
                 write_atomically(self._path(name), wire.encode((name, state)))
             write_atomically(self._folder / _LAST, wire.encode(answered))
-            _settle(self._folder)
+            sync_folder(self._folder)
         if name is not None:
             self._states[name] = state
         self.answered = answered
@@ -131,12 +131,3 @@ def _forget_old_runs(folder: Path) -> None:
     runs = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     for old in runs[:-_RUNS]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _settle(folder: Path) -> None:
-    """Make the names in a folder lasting."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

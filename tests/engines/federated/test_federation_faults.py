@@ -1,0 +1,294 @@
+"""What a site, or its carrier, fails to do costs its own contribution: the simulator replays the trace of who answered."""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import fedminimax as fm
+from fedminimax import metrics, wire
+from fedminimax.federation.round import Conditions
+from fedminimax.testing.contract import close
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faulty import (
+    GONE,
+    HANGS,
+    LOST_REPLY,
+    LOST_REQUEST,
+    NAMES,
+    SCAFF_PD,
+    SCAFFOLD,
+    Faulty,
+    engine,
+    quadratic,
+    regression,
+    replayed,
+    run,
+    sites,
+    states,
+)
+
+CDMAGE = fm.CDMAGE(0.02, 0.02, local_steps=2, same_cohort=True)
+
+
+def other(reply, change):
+    """A reply whose numbers are changed, and whose id is right."""
+    message = wire.decode(reply)
+    for one in message["replies"]:
+        one["value"] = jax.tree.map(change, one["value"])
+    return wire.encode(message)
+
+
+WRONG = {
+    "nan": lambda reply: other(reply, lambda a: a * np.nan),
+    "huge": lambda reply: other(reply, lambda a: a + 1e12),
+    "shape": lambda reply: other(reply, lambda a: np.stack([a, a])),
+    "type": lambda reply: other(reply, lambda a: a.astype(np.float32)),
+    "structure": lambda reply: other(reply, lambda a: [a, a]),
+    "cut": lambda reply: reply[:-8],
+    "none": lambda reply: b"",
+    "text": lambda reply: b"Traceback (most recent call last)",
+    "no message": lambda reply: wire.encode([1, 2]),
+    "missing": lambda reply: wire.encode({"id": wire.decode(reply)["id"]}),
+    "too many": lambda reply: wire.encode({**wire.decode(reply), "replies": wire.decode(reply)["replies"] * 2}),
+    "long": lambda reply: reply + bytes(10**6),
+}
+"""What may come back in place of a reply."""
+
+
+@pytest.mark.parametrize("method", [SCAFFOLD, SCAFF_PD, CDMAGE], ids=lambda method: type(method).__name__)
+def test_what_is_lost_or_wrong_is_not_counted_and_its_trace_replays(method, x64):
+    task = quadratic() if method is CDMAGE else regression()
+    workers, chance, kinds, done = sites(task, method), np.random.default_rng(1), list(WRONG), []
+
+    def fate(nth, site, reply):
+        if site == "west":  # one is always well
+            return None
+        if reply is None:
+            return chance.choice([None, LOST_REQUEST, LOST_REPLY, GONE], p=[0.7, 0.1, 0.1, 0.1])
+        if chance.random() < 0.7:
+            return None
+        done.append(kinds[len(done) % len(kinds)])
+        return WRONG[done[-1]](reply)
+
+    found = run(task, Faulty(workers, fate), method, rounds=12)
+    assert len(done) >= 5
+    answers = np.concatenate([np.asarray(a) for a in found.trace.answers], axis=1)
+    assert 0.2 < answers.mean() < 0.95
+    again = replayed(task, method, found)
+    close(found.state, again.state, 1e-8)
+    if method is SCAFFOLD:
+        close(states(workers, found), again.client_states, 1e-8)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_each_wrong_reply_is_refused_and_the_site_is_named(kind, x64):
+    task = regression()
+    carrier = Faulty(sites(task, SCAFFOLD), lambda nth, site, reply: WRONG[kind](reply) if reply and site == "south" else None)
+    federation, told = engine(carrier), []
+    federation._listener = told.append
+    found = run(task, carrier, SCAFFOLD, rounds=2, federation=federation)
+    np.testing.assert_array_equal(found.trace.answers[0], [[True, False, True]] * 2)
+    wrong = [event for event in told if event.what != "answered"]
+    assert [event.site for event in wrong] == ["south", "south"]
+    assert all(event.what in ("malformed", "refused") and event.text for event in wrong)
+    close(found.state, replayed(task, SCAFFOLD, found).state, 1e-8)
+
+
+def test_an_old_reply_is_known_by_its_id(x64):
+    task, kept = regression(), []
+
+    def fate(nth, site, reply):
+        if site == "north" and reply is not None:
+            kept.append(reply)
+            return kept[0] if nth > 1 else None
+        return None
+
+    carrier = Faulty(sites(task, SCAFFOLD), fate)
+    federation = engine(carrier)
+    found = run(task, carrier, SCAFFOLD, rounds=3, federation=federation)
+    np.testing.assert_array_equal(found.trace.answers[0][:, 0], [True, False, False])
+    assert {event.text for event in federation.events if event.site == "north" and event.what == "malformed"} == {
+        "a reply to another request, an old one perhaps"
+    }
+    close(found.state, replayed(task, SCAFFOLD, found).state, 1e-8)
+
+
+def test_a_site_that_hangs_is_waited_for_once_and_taken_in_again(x64):
+    task = regression()
+    workers = sites(task, SCAFFOLD)
+    carrier = Faulty(workers)
+
+    def fate(nth, site, reply):
+        carrier.down = {"south"} if 3 <= carrier.calls <= 8 else set()
+        return HANGS if site in carrier.down else None
+
+    carrier.fate = fate
+    federation = engine(carrier, timeout=60.0, probe=1.0)
+    found = run(task, carrier, SCAFFOLD, rounds=20, federation=federation)
+    assert carrier.waited.count(60.0) == 1
+    assert 1 <= carrier.waited.count(1.0) <= 4
+    assert sum(carrier.waited) < 65
+    there = found.trace.answers[0][:, 1]
+    assert there[:2].all()
+    assert not there[2:8].any()
+    assert there[14:].all()  # within a few rounds
+    asked = [names for kind, names in carrier.asked if kind == "round"]
+    assert all("south" not in names for names in asked[3:8])
+    assert ("south", "back") in [(event.site, event.what) for event in federation.events]
+    again = replayed(task, SCAFFOLD, found)
+    close(found.state, again.state, 1e-8)
+    close(states(workers, found), again.client_states, 1e-8)
+
+
+def test_phase_two_goes_to_those_whose_phase_one_counted(x64):
+    task, asked = regression(), {}
+
+    def fate(nth, site, reply):
+        asked.setdefault(nth, set()).add(site)
+        return LOST_REPLY if site == "north" and nth % 3 == 1 else None
+
+    found = run(task, Faulty(sites(task, SCAFF_PD), fate), SCAFF_PD, rounds=2)
+    assert len(found.trace.answers) == 3
+    assert [asked[nth] for nth in sorted(asked)] == [set(NAMES), {"south", "west"}, {"south", "west"}] * 2
+    close(found.state, replayed(task, SCAFF_PD, found).state, 1e-8)
+
+
+def test_too_few_replies_are_asked_for_again(x64):
+    task, tries = regression(), []
+
+    def fate(nth, site, reply):
+        if reply is None:
+            tries.append((nth, site))
+        return LOST_REPLY if nth in (2, 3) and site != "west" else None
+
+    workers = sites(task, SCAFFOLD)
+    found = run(task, None, SCAFFOLD, rounds=3, federation=engine(Faulty(workers, fate), min_replies=3))
+    assert [site for nth, site in tries if nth in (3, 4)] == ["north", "south"] * 2  # the one that replied is not asked again
+    exact = fm.run(task.problem, task.clients, SCAFFOLD, rounds=3, seed=3, progress=False)
+    close(found.state, exact.state, 1e-8)  # from what they had computed
+    close(states(workers, found), exact.client_states, 1e-8)
+
+
+def test_a_run_without_enough_sites_stops_with_a_checkpoint_and_goes_on_later(x64, tmp_path):
+    task, workers = regression(), sites(regression(), SCAFFOLD, tmp_path / "sites")
+    broken = Faulty(workers, lambda nth, site, reply: LOST_REQUEST if nth > 5 and site != "west" else None)
+    how = {"rounds": 7, "folder": tmp_path / "run", "checkpoint_every": 3, "metrics": metrics.ClientLoss(each=True)}
+    how["eval_every"] = 7  # the first call is that of the first evaluation, and those after it are rounds
+    with pytest.warns(UserWarning, match="The run ended after 4 rounds; its result is kept"):
+        found = run(task, broken, SCAFFOLD, federation=engine(broken, min_replies=2, retries=1), **how)
+    assert found.rounds == 4
+    assert found.stopped.startswith("1 of 3 sites replied, and min_replies is 2 (north: error; south: error): see to these")
+    last = found.history["client_loss/each"][-1]
+    assert np.isfinite(last[2])
+    assert np.isnan(last[:2]).all()
+    on = run(task, None, SCAFFOLD, federation=engine(Faulty(sites(task, SCAFFOLD, tmp_path / "sites"))), **how)
+    exact = fm.run(task.problem, task.clients, SCAFFOLD, rounds=7, seed=3, metrics=how["metrics"], eval_every=7, progress=False)
+    assert on.rounds == 7
+    close(on.state, exact.state, 1e-8)
+    close(on.history["client_loss/worst"], exact.history["client_loss/worst"], 1e-8)
+
+
+class Killed(BaseException):
+    """The server's process is no more."""
+
+
+def test_a_server_that_died_goes_on_from_its_checkpoint_though_sites_are_ahead(x64, tmp_path):
+    task, workers = regression(), sites(regression(), SCAFFOLD, tmp_path / "sites")
+
+    def fate(nth, site, reply):
+        if nth == 7 and site == "west":
+            raise Killed
+        return None
+
+    how = {"rounds": 9, "folder": tmp_path / "run", "checkpoint_every": 3}
+    with pytest.raises(Killed):
+        run(task, None, SCAFFOLD, federation=engine(Faulty(workers, fate)), **how)
+
+    fresh = sites(task, SCAFFOLD, tmp_path / "sites")  # they were started anew, too
+    on = run(task, None, SCAFFOLD, federation=engine(Faulty(fresh)), **how)
+    exact = fm.run(task.problem, task.clients, SCAFFOLD, rounds=9, seed=3, progress=False)
+    assert on.rounds == 9
+    close(on.state, exact.state, 1e-8)
+    close(states(fresh, on), exact.client_states, 1e-8)
+
+
+@pytest.mark.parametrize("method", [SCAFFOLD, SCAFF_PD], ids=lambda method: type(method).__name__)
+def test_a_worker_that_is_started_anew_at_any_time_has_what_it_needs(method, x64, tmp_path):
+    task = regression()
+    workers = sites(task, method, tmp_path)
+
+    class Restarting(Faulty):
+        def ask(self, requests, timeout):
+            self._workers.update(sites(task, method, tmp_path))
+            return super().ask(requests, timeout)
+
+    found = run(task, Restarting(workers), method, rounds=3)
+    assert all(np.asarray(answers).all() for answers in found.trace.answers)
+    close(found.state, replayed(task, method, found).state, 1e-8)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "restart"])
+def test_a_site_that_lost_its_state_says_so(policy, x64):
+    task, workers = regression(), sites(regression(), SCAFFOLD)
+
+    class Forgetful(Faulty):
+        def ask(self, requests, timeout):
+            if self.calls == 3:
+                self._workers["south"] = sites(task, SCAFFOLD)["south"]
+            return super().ask(requests, timeout)
+
+    federation = engine(Forgetful(workers), on_lost_state=policy)
+    found = run(task, None, SCAFFOLD, rounds=6, federation=federation)
+    there = found.trace.answers[0][:, 1]
+    np.testing.assert_array_equal(there, [True] * 3 + [False] + [policy == "restart"] * 2)
+    assert "it has lost its state of this run" in [event.text for event in federation.events if event.site == "south"]
+    if policy == "refuse":
+        close(found.state, replayed(task, SCAFFOLD, found).state, 1e-8)
+
+
+def test_a_site_that_comes_back_as_another_is_left_out(x64):
+    task = regression()
+    carrier = Faulty(sites(task, SCAFFOLD), lambda nth, site, reply: GONE if nth == 1 and site == "north" else None)
+    federation = engine(carrier)
+    federation.clients  # noqa: B018  (it is asked while all are as they were)
+    carrier._workers["north"] = sites(task, SCAFFOLD.replace(lr_x=0.5))["north"]
+    found = run(task, None, SCAFFOLD, rounds=4, federation=federation)
+    assert not found.trace.answers[0][:, 0].any()
+    assert any("not what it was" in event.text for event in federation.events)
+
+
+def test_a_run_goes_on_without_a_site_that_was_there_before(x64, tmp_path):
+    task, how = regression(), {"folder": tmp_path / "run", "checkpoint_every": 2}
+    at = {"folder": tmp_path / "sites"}
+    run(task, None, SCAFFOLD, rounds=3, federation=engine(Faulty(sites(task, SCAFFOLD, **at)), known=tmp_path / "known"), **how)
+    carrier = Faulty(sites(task, SCAFFOLD, **at))
+    carrier.down = {"south"}
+    carrier.fate = lambda nth, site, reply: carrier.down.discard("south") if nth == 4 else None
+    with pytest.raises(fm.InputError, match=r"south \(timeout\) did not answer"):
+        run(task, None, SCAFFOLD, rounds=12, federation=engine(carrier), **how)
+    on = run(task, None, SCAFFOLD, rounds=12, federation=engine(carrier, known=tmp_path / "known"), **how)
+    there = on.trace.answers[0][:, 1]
+    assert there[:3].all()
+    assert not there[3:7].any()
+    assert there[-2:].all()
+    again = replayed(task, SCAFFOLD, on)
+    close(on.state, again.state, 1e-8)
+    (tmp_path / "other").write_bytes(wire.encode({"north": 3}))
+    with pytest.raises(fm.InputError, match="does not hold what sites said"):
+        run(task, None, SCAFFOLD, federation=engine(carrier, known=tmp_path / "other"))
+
+
+def test_sites_keep_the_states_to_which_a_round_that_fails_goes_back(x64):
+    task = regression()
+    federation = engine(Faulty(sites(task, SCAFFOLD)))
+    problem, clients = task.problem.bind(federation.clients)
+    with federation.open(problem, clients, SCAFFOLD, Conditions()) as execution:
+        execution.advance(1)
+        before = execution.held["north"]
+        execution.next_round()
+        execution.held["north"] = "later/1/0"
+        assert before in execution.kept("north")

@@ -1,0 +1,191 @@
+"""Malformed messages, both ways: nothing crashes, nothing large is made of little, and no model or state changes.
+
+``FEDMINIMAX_FUZZ=10000`` tries so many of each kind; by default some hundreds.
+"""
+
+import copy
+import json
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fedminimax as fm
+from fedminimax import wire
+from fedminimax.engines.federated import InProcess, messages
+from fedminimax.engines.federated.messages import Refused
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faulty import SCAFFOLD, regression, run, sites
+
+MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "700"))
+often = settings(max_examples=MANY, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+NAMES = ["fedminimax.players:Point", "Point", "fedminimax.engines.federated.messages:Whose", "os:system", "", "a" * 200]
+DTYPES = [
+    "float64",
+    "float32",
+    "int32",
+    "uint32",
+    "bool",
+    "bfloat16",
+    "O",
+    "S9",
+    "V8",
+    "M8[ns]",
+    "float65",
+    ">f8",
+    "i4,i4",
+    "U4",
+]
+SIZES = st.one_of(
+    st.integers(-3, 5), st.sampled_from([2**31, 2**40, 2**62, 10**30]), st.none(), st.floats(), st.text(max_size=2)
+)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
+LEAVES = st.one_of(
+    st.builds(lambda v: {"v": v}, SCALARS),
+    st.builds(lambda f: {"f": f}, st.one_of(st.sampled_from(["inf", "nan", "-inf", "x", "1e999"]), SCALARS)),
+    st.builds(lambda a, s: {"a": a, "s": s}, st.sampled_from(DTYPES), st.one_of(st.lists(SIZES, max_size=4), SCALARS)),
+    SCALARS,
+)
+NODES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(lambda d: {"d": d}, st.one_of(st.dictionaries(st.text(max_size=6), inner, max_size=3), inner)),
+        st.builds(lambda kind, c: {kind: c}, st.sampled_from(["l", "t", "c", "v", "q"]), st.lists(inner, max_size=3)),
+        st.builds(lambda n, c: {"n": n, "c": c}, st.sampled_from(NAMES), st.lists(inner, max_size=4)),
+    ),
+    max_leaves=8,
+)
+
+
+def framed(header, tail, length=None):
+    text = json.dumps(header).encode()
+    return b"FMX1" + (len(text) if length is None else length).to_bytes(8, "little") + text + tail
+
+
+BYTES = st.one_of(
+    st.binary(max_size=60),
+    st.builds(lambda tail: b"FMX1" + tail, st.binary(max_size=60)),
+    st.builds(framed, NODES, st.binary(max_size=40)),
+    st.builds(framed, NODES, st.binary(max_size=8), st.integers(0, 2**64 - 1)),
+)
+
+
+def mutated(message):
+    """Ways in which one message may be damaged: a byte changed, its end cut off, something put in or taken out."""
+    place = st.integers(0, len(message) - 1)
+    return st.one_of(
+        st.builds(lambda k, b: message[:k] + bytes([b]) + message[k + 1 :], place, st.integers(0, 255)),
+        st.builds(lambda k: message[:k], place),
+        st.builds(lambda k, more: message[:k] + more + message[k:], place, st.binary(min_size=1, max_size=9)),
+        st.builds(lambda k, n: message[:k] + message[k + n :], place, st.integers(1, 40)),
+    )
+
+
+def altered(message):
+    """The same message with one of its fields replaced by whatever else can be sent."""
+    values = st.one_of(
+        SCALARS, st.just([]), st.just({}), st.just(()), st.just(np.zeros(3)), st.just([None]), st.just({"a": []})
+    )
+    tree = wire.decode(message)
+    return st.builds(
+        lambda field, value: wire.encode({**tree, field: value}), st.sampled_from([*tree, "hello", "parts"]), values
+    )
+
+
+@often
+@given(BYTES)
+def test_bytes_are_read_or_refused_and_take_no_more_room_than_they_are(data):
+    tracemalloc.start()
+    try:
+        wire.decode(data)
+    except fm.InputError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 10**6
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": "float64", "s": [2**30]},
+        {"a": "float64", "s": [-1]},
+        {"a": "float64", "s": [2**32, 2**32]},
+        {"a": "float64", "s": [0, 2**60]},
+        {"a": "O", "s": [1]},
+        {"a": "S100000000", "s": []},
+        {"v": [1, 2]},
+        {"n": "builtins:exec", "c": [{"v": "1"}]},
+        [],
+        {"l": 5},
+        {"s": [1]},
+    ],
+    ids=str,
+)
+def test_descriptions_of_what_is_not_there_are_refused(header):
+    if header != {"s": [1]}:  # which is an empty tuple
+        with pytest.raises(fm.InputError):
+            wire.decode(framed(header, bytes(8)))
+    with pytest.raises(fm.InputError):
+        wire.decode(b"FMX1" + (2**40).to_bytes(8, "little") + b"{}")
+    deep = b'{"l":[' * 100_000
+    with pytest.raises(fm.InputError):
+        wire.decode(b"FMX1" + len(deep).to_bytes(8, "little") + deep)
+
+
+class Keeping(InProcess):
+    """Keeps the last request and reply of a site."""
+
+    def ask(self, requests, timeout):
+        answers = super().ask(requests, timeout)
+        if "letters" in wire.decode(requests["north"]):
+            self.request, self.reply = requests["north"], answers.replies["north"]
+        return answers
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """A site that has answered two exchanges, with the last request and reply."""
+    with jax.enable_x64(True):
+        carrier = Keeping(sites(regression(), SCAFFOLD))
+        run(regression(), carrier, SCAFFOLD, rounds=2)
+        return carrier._workers["north"], carrier.request, carrier.reply
+
+
+@often
+@given(data=st.data())
+def test_a_site_answers_whatever_it_is_sent_and_stays_as_it_is(asked, data):
+    site, request, reply = asked
+    sent, before = data.draw(st.one_of(BYTES, mutated(request), altered(request))), copy.deepcopy(site._memory)
+    with jax.enable_x64(True):
+        answer = wire.decode(site.handle(sent))
+        if "failed" in answer or "hello" in answer or "parts" in answer:
+            assert (site._memory.run, site._memory.answered.id) == (before.run, before.answered.id)
+            assert list(site._memory._states) == list(before._states)
+        site._memory = before  # what was a request after all has been carried out
+        assert site.handle(request) == reply
+
+
+@often
+@given(data=st.data())
+def test_a_server_refuses_whatever_is_not_the_reply(asked, data):
+    _, request, reply = asked
+    id, right = wire.decode(request)["id"], wire.decode(reply)["replies"]
+    expected = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), right)
+    sent = data.draw(st.one_of(BYTES, mutated(reply), altered(reply)))
+    try:
+        found = messages.like(messages.read(sent, id, "replies", 10**6)["replies"], expected, "a reply")
+    except Refused:
+        return
+    # What passes has the shapes and types of a reply, and the id of the request.
+    assert jax.tree.structure(found) == jax.tree.structure(right)
+    assert wire.decode(sent)["id"] == id
