@@ -9,6 +9,7 @@ import os
 import sys
 import tracemalloc
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -18,11 +19,14 @@ from hypothesis import strategies as st
 
 import fedminimax as fm
 from fedminimax import wire
-from fedminimax.engines.federated import InProcess, messages
+from fedminimax.engines.federated import Answers, InProcess, hello
 from fedminimax.engines.federated.messages import Refused
+from fedminimax.federation.client import Reply
+from fedminimax.federation.guard import Guard
+from fedminimax.federation.round import Conditions
 
 sys.path.insert(0, str(Path(__file__).parent))
-from faulty import SCAFFOLD, regression, run, sites
+from faulty import SCAFFOLD, engine, regression, run, sites
 
 MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "700"))
 often = settings(max_examples=MANY, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -89,15 +93,15 @@ def mutated(message):
     )
 
 
-def altered(message):
-    """The same message with one of its fields replaced by whatever else can be sent."""
-    values = st.one_of(
-        SCALARS, st.just([]), st.just({}), st.just(()), st.just(np.zeros(3)), st.just([None]), st.just({"a": []})
-    )
-    tree = wire.decode(message)
-    return st.builds(
-        lambda field, value: wire.encode({**tree, field: value}), st.sampled_from([*tree, "hello", "parts"]), values
-    )
+def altered(message, within=None):
+    """The same message with one of its fields, or of those within one, replaced by whatever else can be sent."""
+    values, tree = st.one_of(SCALARS, *(st.just(v) for v in ([], {}, (), [None], {"a": []}, np.zeros(3)))), wire.decode(message)
+    if within is None:
+        fields = st.sampled_from([*tree, "hello", "parts", "failed"])
+        return st.builds(lambda field, value: wire.encode({**tree, field: value}), fields, values)
+    inner = tree[within]
+    change = lambda field, value: wire.encode({**tree, within: {**inner, field: value}})
+    return st.builds(change, st.sampled_from([*inner, "kind"]), values)
 
 
 @often
@@ -175,17 +179,53 @@ def test_a_site_answers_whatever_it_is_sent_and_stays_as_it_is(asked, data):
         assert site.handle(request) == reply
 
 
+@pytest.fixture(scope="module")
+def server():
+    """A round of a run at the server."""
+    with jax.enable_x64(True):
+        task = regression()
+        federation = engine(InProcess(sites(task, SCAFFOLD)))
+        problem, clients = task.problem.bind(federation.clients)
+        execution = federation.open(problem, clients, SCAFFOLD, Conditions())
+        return execution.next_round(), execution
+
+
 @often
 @given(data=st.data())
-def test_a_server_refuses_whatever_is_not_the_reply(asked, data):
+def test_a_server_refuses_whatever_is_not_the_reply(asked, server, data):
     _, request, reply = asked
+    round_, execution = server
     id, right = wire.decode(request)["id"], wire.decode(reply)["replies"]
-    expected = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), right)
-    sent = data.draw(st.one_of(BYTES, mutated(reply), altered(reply)))
-    try:
-        found = messages.like(messages.read(sent, id, "replies", 10**6)["replies"], expected, "a reply")
-    except Refused:
-        return
+    execution.held["north"] = wire.decode(request)["state"]
+    expected = Reply(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), right[0]["value"]))
+    failure = wire.encode({"id": id, "failed": {"kind": "error", "type": "ValueError"}})
+    ways = BYTES, mutated(reply), altered(reply), altered(failure), altered(failure, "failed"), st.just(reply)
+    sent = data.draw(st.one_of(*ways))
+    with jax.enable_x64(True):
+        try:
+            state, [found] = round_._read("north", sent, id, 1, expected, Guard())
+        except Refused:
+            assert sent != reply
+            return
     # What passes has the shapes and types of a reply, and the id of the request.
-    assert jax.tree.structure(found) == jax.tree.structure(right)
-    assert wire.decode(sent)["id"] == id
+    assert jax.tree.structure(found.value) == jax.tree.structure(right[0]["value"])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.value))
+    assert (wire.decode(sent)["id"], state in (id, execution.held["north"])) == (id, True)
+
+
+@often
+@given(data=st.data())
+def test_what_a_site_says_of_itself_is_read_or_refused(asked, data):
+    said = asked[0].handle(wire.encode({"id": "hello/0", "hello": True}))
+    sent = data.draw(st.one_of(BYTES, mutated(said), altered(said), altered(said, "hello")))
+
+    class Answering:
+        def ask(self, requests, timeout):
+            return Answers({"north": sent}, {})
+
+    with mock.patch.object(hello.secrets, "token_hex", return_value="0"):
+        found, failures = hello.ask(Answering(), ("north",), 1.0)
+    assert set(found) | set(failures) == {"north"}
+    for one in found.values():
+        assert one.data.size > 0
+        assert isinstance(one.kind, tuple)

@@ -25,8 +25,7 @@ from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.outliers import Usual
 from fedminimax.engines.federated.transport import MALFORMED, REFUSED, Failure
 from fedminimax.errors import InputError
-from fedminimax.federation import accounting
-from fedminimax.federation.accounting import NO_WORK
+from fedminimax.federation.accounting import Work
 from fedminimax.federation.client import Reply
 from fedminimax.federation.guard import Guard
 from fedminimax.federation.round import Conditions, Request
@@ -38,6 +37,8 @@ from fedminimax.players import Count, Tree
 from fedminimax.problems.robust import Problem
 
 REFUSE, RESTART = "refuse", "restart"
+_WORK = jax.ShapeDtypeStruct((len(Work._fields), 3), jnp.dtype("int32"))
+"""What clients' work is told in (see :func:`fedminimax.federation.accounting.split`)."""
 _SNAPSHOTS = 16
 """So many snapshots back sites keep their clients' states."""
 
@@ -222,7 +223,7 @@ class FederatedRound(MessageRound):
         self, site: str, reply: bytes, id: str, count: int, expected: Reply[Tree], guard: Guard
     ) -> tuple[str, list[Heard]]:
         """Return the name of a site's state after an exchange, and its replies, one for each of its places."""
-        like = Heard(host_shapes(expected.value), jax.eval_shape(lambda: accounting.split(NO_WORK)))._asdict()
+        like = Heard(expected.value, _WORK)._asdict()
         try:
             message = messages.read(reply, id, "replies", messages.room(like, count))
         except Refused as refused:
@@ -230,7 +231,8 @@ class FederatedRound(MessageRound):
                 self._run.held[site] = START
             raise
         replies, state = message["replies"], message.get("state")
-        if not isinstance(replies, list) or len(replies) != count or state not in (id, self._run.held[site]):
+        known = isinstance(state, str) and state in (id, self._run.held[site])
+        if not known or not isinstance(replies, list) or len(replies) != count:
             raise Refused(Failure(MALFORMED, "a reply that is not to what was asked"))
         heard = [Heard(**messages.like(value, like, "a reply")) for value in replies]
         for one in heard:
@@ -251,8 +253,3 @@ class FederatedRound(MessageRound):
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """There is none: nodes of a network are refused before a run begins."""
         raise InputError("A federation has a server: methods of nodes on a network run on the simulator.")
-
-
-def host_shapes(tree: Tree) -> Tree:
-    """Return shapes as arrays on the host have them."""
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), tree)

@@ -87,7 +87,8 @@ def _share(said: Any) -> Share:
     size, example, batching = said["size"], said["example"], said["batching"]
     leaves = jax.tree.leaves(example)
     right = leaves and all(isinstance(leaf, np.ndarray) and leaf.ndim and leaf.shape[0] == 0 for leaf in leaves)
-    if type(size) is not int or not 0 < size < 2**31 or not right or batching not in (REPLACEMENT, EPOCHS):
+    known = isinstance(batching, str) and batching in (REPLACEMENT, EPOCHS)
+    if type(size) is not int or not 0 < size < 2**31 or not right or not known:
         raise messages.Malformed("data")
     return Share(size, example, batching)
 

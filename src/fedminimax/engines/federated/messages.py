@@ -54,12 +54,12 @@ class Whose(NamedTuple):
     """Which of the clients a site is.
 
     Attributes:
-        count: how many there are.
+        clients: how many there are.
         number: its number among them.
         first: how many examples those before it have.
     """
 
-    count: int
+    clients: int
     number: int
     first: int
 
@@ -97,7 +97,8 @@ def name(value: Any) -> str:
 
 def whose(value: Any) -> Whose:
     """Return which client a site is, as a message tells."""
-    if not isinstance(value, Whose) or not all(type(n) is int and 0 <= n < 2**31 for n in value) or value.number >= value.count:
+    right = isinstance(value, Whose) and all(type(n) is int and 0 <= n < 2**31 for n in value)
+    if not right or value.number >= value.clients:
         raise Malformed("it does not say whose it is")
     return value
 
@@ -165,9 +166,10 @@ def read(reply: bytes, id: str, field: str, most: int) -> Any:
         raise Refused(Failure(MALFORMED, "a reply that cannot be read")) from None
     if not isinstance(message, dict):
         raise Refused(Failure(MALFORMED, "a reply that is no message"))
-    if "failed" in message and message.get("id") in (id, None):
+    said = message.get("id")  # which may be anything, also an array
+    if "failed" in message and (said is None or (isinstance(said, str) and said == id)):
         raise _refusal(message["failed"])
-    if message.get("id") != id:
+    if not isinstance(said, str) or said != id:
         raise Refused(Failure(MALFORMED, "a reply to another request, an old one perhaps"))
     if field not in message:
         raise Refused(Failure(MALFORMED, "a reply without what was asked for"))
@@ -177,6 +179,7 @@ def read(reply: bytes, id: str, field: str, most: int) -> Any:
 def _refusal(said: Any) -> Refused:
     """Return what a site tells of its failure. Its words are not passed on, but for a type's name."""
     kind, error = (said.get("kind"), said.get("type")) if isinstance(said, dict) else (None, None)
+    kind = kind if isinstance(kind, str) else ""
     if kind == LOST:
         return Refused(Failure(REFUSED, "it has lost its state of this run"), lost=True)
     if kind == MALFORMED:
@@ -187,10 +190,10 @@ def _refusal(said: Any) -> Refused:
 
 def like(value: Tree, expected: Tree, what: str) -> Tree:
     """Return a tree that a site sent, if it has the structure, shapes and dtypes that it must have."""
-    given, wanted = jax.tree.flatten(value), jax.tree.flatten(expected)
-    if given[1] != wanted[1]:
+    structure: Any = jax.tree.structure(expected)
+    if structure != jax.tree.structure(value):
         raise Refused(Failure(MALFORMED, f"{what} of another structure"))
-    for leaf, like_ in zip(given[0], wanted[0], strict=True):
+    for leaf, like_ in zip(jax.tree.leaves(value), jax.tree.leaves(expected), strict=True):
         if not isinstance(leaf, np.ndarray) or leaf.shape != like_.shape:
             raise Refused(Failure(MALFORMED, f"{what} of another shape"))
         if leaf.dtype != like_.dtype:

@@ -127,7 +127,7 @@ class Worker:
     def _bound(self, whose: Whose) -> tuple[Problem, ClientData]:
         """Return the problem as it is among so many clients, and the data as its loss wants them."""
         if whose not in self._bindings:
-            roll = RemoteClients.of(self._data.example, [self._data.total] * whose.count, self._data.batching)
+            roll = RemoteClients.of(self._data.example, [self._data.total] * whose.clients, self._data.batching)
             problem, bound = self._problem.bind(roll)
             self._bindings = {whose: (problem, alike(self._data, bound, whose.number, whose.first))}
         return self._bindings[whose]
