@@ -156,3 +156,14 @@ def test_a_worker_is_killed_in_the_middle_of_rounds_and_comes_back_with_its_stat
     close(found.state, again.state, 1e-8)
     whole = fm.run(task.problem, task.clients, SCAFFOLD, rounds=found.rounds, seed=3, progress=False)
     assert not np.allclose(found.x, whole.x, atol=1e-8)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a long path is an error")
+def test_a_socket_in_a_folder_with_a_long_path(tmp_path):
+    folder = tmp_path / ("a" * 60) / ("b" * 60)
+    folder.mkdir(parents=True)
+    script = tmp_path / "echo.py"
+    script.write_text(ECHO)
+    with contextlib.closing(Resident([sys.executable, str(script), str(folder / "s")], folder / "s")) as resident:
+        assert resident.ask(b"abc", 60) == b"cba"
+    assert len(str(folder / "s")) > 108

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -33,6 +33,10 @@ _STALLED = 30.0
 """Seconds within which a message that has begun must go on."""
 _LONGEST_PATH = 100
 """What a unix socket's path may have on every system."""
+
+
+_FOLDERS = Path("/proc/self/fd")
+"""Where Linux names a process's open folders: by such a name a socket in a folder with a long path is reached too."""
 
 
 class Failed(Exception):
@@ -75,6 +79,19 @@ def _exactly(connection: socket.socket, length: int) -> bytes | None:
     return b"".join(parts)
 
 
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """Give a socket's path, or a short name for it where that is longer than a socket's may be."""
+    if len(str(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield str(_FOLDERS / str(folder) / path.name)
+    finally:
+        os.close(folder)
+
+
 # -- the process ---------------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +109,8 @@ def serve(socket_path: str | os.PathLike[str], worker: Handler, *, most: int = M
     with socket.socket(socket.AF_UNIX) as listening:
         before = os.umask(0o177)
         try:
-            listening.bind(str(path))
+            with _address(path) as address:
+                listening.bind(address)
         finally:
             os.umask(before)
         listening.listen(8)
@@ -140,7 +158,7 @@ class Resident:
         hung_after: float = 600.0,
         environment: Mapping[str, str] | None = None,
     ):
-        if len(str(socket_path)) > _LONGEST_PATH:
+        if len(str(socket_path)) > _LONGEST_PATH and not _FOLDERS.is_dir():
             raise InputError(f"The socket's path {socket_path} is too long for the system: use a shorter folder.")
         self._command, self._path, self._start_within = list(command), Path(socket_path), start_within
         self._first_pause, self._longest_pause, self._hung_after = pause, longest_pause, hung_after
@@ -200,7 +218,8 @@ class Resident:
             connection = socket.socket(socket.AF_UNIX)
             try:
                 connection.settimeout(max(0.001, until - time.monotonic()))
-                connection.connect(str(self._path))
+                with _address(self._path) as address:
+                    connection.connect(address)
                 return connection
             except OSError:
                 connection.close()
