@@ -76,7 +76,10 @@ def test_thousands_are_not_guessed(tmp_path):
         frame, notes = read_frame(written(tmp_path, text))
         np.testing.assert_allclose(frame["pay"], [1.234, 21.5])
         assert "so '1,234' is 1.234." in notes[-1]
-    assert read_frame(written(tmp_path, 'site,pay\nn,"1,234,567"\ns,"2,000,000"\n')).frame["pay"].tolist()[0] == "1,234,567"
+    for text in ('site,pay\nn,"1,5"\ns,"2,000,000"\n', "site;pay\nn;1,5\ns;2,000,000\n"):
+        frame, notes = read_frame(written(tmp_path, text))
+        assert frame["pay"].tolist() == ["1,5", "2,000,000"]
+        assert notes[-1] == "pay: '2,000,000' has separators of thousands, so it is text: write 2000000."
 
 
 def test_marks_of_missing_values(tmp_path):

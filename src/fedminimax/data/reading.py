@@ -106,10 +106,9 @@ def _decimal_commas(frame: pd.DataFrame, name: str, separator: str) -> list[str]
         commas = _with_commas(texts)
         if not commas:
             continue
-        if separator == "," and all(_THOUSANDS.fullmatch(text) for text in commas):
-            notes.append(
-                f"{column}: {commas[0]!r} may have a decimal comma or thousands, so it is text: write {_thousand(commas[0])}."
-            )
+        doubtful = _thousands(commas, separator)
+        if doubtful:
+            notes.append(f"{column}: {doubtful}.")
             continue
         written = [text.replace(",", ".") if _DECIMAL.fullmatch(text) else text for text in texts.distinct]
         frame[column] = _column(texts, written)
@@ -120,8 +119,15 @@ def _decimal_commas(frame: pd.DataFrame, name: str, separator: str) -> list[str]
     return notes
 
 
-def _thousand(text: str) -> str:
-    return f"{text.replace(',', '')} or {text.replace(',', '.', 1)}"
+def _thousands(commas: Sequence[str], separator: str) -> str:
+    """Say why numbers with commas are left as text: two commas are thousands', and between commas one may be."""
+    several = [text for text in commas if text.count(",") > 1]
+    if several:
+        return f"{several[0]!r} has separators of thousands, so it is text: write {several[0].replace(',', '')}"
+    if separator == "," and all(_THOUSANDS.fullmatch(text) for text in commas):
+        whole, decimal = commas[0].replace(",", ""), commas[0].replace(",", ".")
+        return f"{commas[0]!r} may have a decimal comma or thousands, so it is text: write {whole} or {decimal}"
+    return ""
 
 
 def _with_commas(texts: Texts) -> list[str]:

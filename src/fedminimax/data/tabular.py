@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -154,42 +154,13 @@ def federate(
     schema = schemas.decide(table.frame, table.name, table.label, table.client, label, include, exclude)
     held, dropped = _hold(table, schema, group)
     names, owner = _clients(held, least, table.name, dropped)
-    train, test = _split(held, owner, names, test_share, seed)
-
-    encoding = _combined(held.rows.part(train), owner[train])
-    encoding = dataclasses.replace(encoding, dates={c: form for c, form in schema.dates.items() if c in encoding.numeric})
-    if not encoding.features:
-        raise InputError(f"{table.name} has no column left to learn from: none varies beside the label and the client.")
-    # The labels' mean and deviation, or the classes, come about in the same way.
-    target = _combined(held.label.part(train), owner[train])
-    if not target.features:
-        raise InputError(f"The clients' training rows of {table.name} all have one label: lower min_rows, or choose another.")
-
-    def data(places: npt.NDArray[np.intp]) -> ClientData:
-        labels = _labels(held.label.part(places), owner[places], names, target, kind)
-        fields = {"inputs": inputs(held.rows.part(places), encoding, kind), "labels": labels}
-        return ClientData.from_owner(fields, owner[places], len(names))
-
-    classes, scale = target.categories.get(table.label), target.scales.get(table.label)
-    made = Federation(
-        train=data(train),
-        test=data(test),
-        names=names,
-        features=encoding.features,
-        classes=classes,
-        task=table.task,
-        target_scale=scale,
-        missing=_missing(held, np.concatenate([train, test])),
-        dropped=dropped,
-        encoder=Encoder(encoding, table.label, table.client, table.task, classes, scale),
-        columns=schemas.used_in(schema, {*encoding.numeric, *encoding.categories}),
-        notes=[*table.notes, *schema.notes],
-        groups=None if held.group is None else held.group[test],
-    )
-    if classes is None:
+    split = _split(held, owner, names, test_share, seed)
+    made = _encoded(table, schema, held, names, owner, split, kind)
+    made = dataclasses.replace(made, dropped=dropped, missing=_missing(held, np.concatenate(split)))
+    if made.classes is None:
         return made
     counts = count_classes(made)
-    positive = find_positive(table.positive, classes, counts.sum(axis=0).tolist(), table.label, table.task)
+    positive = find_positive(table.positive, made.classes, counts.sum(axis=0).tolist(), table.label, table.task)
     return dataclasses.replace(made, class_counts=counts, positive=positive)
 
 
@@ -202,6 +173,52 @@ class _Held(NamedTuple):
     official: npt.NDArray[np.bool_]  # whether a row is of the official test part
     group: npt.NDArray[Any] | None
     lacking: dict[str, npt.NDArray[np.bool_]]  # where columns have no value that are left out, but not by wish
+
+
+_Places: TypeAlias = npt.NDArray[np.intp]
+
+
+def _encoded(
+    table: Table,
+    schema: schemas.Schema,
+    held: _Held,
+    names: list[str],
+    owner: _Places,
+    split: tuple[_Places, _Places],
+    kind: np.dtype[Any],
+) -> Federation:
+    """Return the clients' rows as inputs and labels, by what they report of their training rows."""
+    train, test = split
+    encoding = _combined(held.rows.part(train), owner[train])
+    encoding = dataclasses.replace(encoding, dates={c: form for c, form in schema.dates.items() if c in encoding.numeric})
+    if not encoding.features:
+        raise InputError(f"{table.name} has no column left to learn from: none varies beside the label and the client.")
+    # The labels' mean and deviation, or the classes, come about in the same way.
+    target = _combined(held.label.part(train), owner[train])
+    if not target.features:
+        raise InputError(f"The clients' training rows of {table.name} all have one label: lower min_rows, or choose another.")
+
+    def data(places: _Places) -> ClientData:
+        labels = _labels(held.label.part(places), owner[places], names, target, kind)
+        fields = {"inputs": inputs(held.rows.part(places), encoding, kind), "labels": labels}
+        return ClientData.from_owner(fields, owner[places], len(names))
+
+    classes, scale = target.categories.get(table.label), target.scales.get(table.label)
+    return Federation(
+        train=data(train),
+        test=data(test),
+        names=names,
+        features=encoding.features,
+        classes=classes,
+        task=table.task,
+        target_scale=scale,
+        missing={},
+        dropped={},
+        encoder=Encoder(encoding, table.label, table.client, table.task, classes, scale),
+        columns=schemas.used_in(schema, {*encoding.numeric, *encoding.categories}),
+        notes=[*table.notes, *schema.notes],
+        groups=None if held.group is None else held.group[test],
+    )
 
 
 def _hold(table: Table, schema: schemas.Schema, group: str | None) -> tuple[_Held, dict[str, int]]:
@@ -230,7 +247,7 @@ def _hold(table: Table, schema: schemas.Schema, group: str | None) -> tuple[_Hel
     return held, {key: count for key, count in lacking.items() if count}
 
 
-def _clients(held: _Held, least: int, name: str, dropped: dict[str, int]) -> tuple[list[str], npt.NDArray[np.intp]]:
+def _clients(held: _Held, least: int, name: str, dropped: dict[str, int]) -> tuple[list[str], _Places]:
     """Return the names of the clients with enough rows, and the number of each row's client, or -1.
 
     Those with too few are added to ``dropped``.
@@ -251,9 +268,7 @@ def _clients(held: _Held, least: int, name: str, dropped: dict[str, int]) -> tup
     return [found[code] for code in kept], numbers[codes]
 
 
-def _split(
-    held: _Held, owner: npt.NDArray[np.intp], names: Sequence[str], share: float, seed: int
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _split(held: _Held, owner: _Places, names: Sequence[str], share: float, seed: int) -> tuple[_Places, _Places]:
     """Return the places of the training rows and of the test rows, client after client, each one's as the table has them."""
     order = np.argsort(owner, kind="stable")
     order = order[np.count_nonzero(owner < 0) :]
@@ -266,7 +281,7 @@ def _split(
     return order[~tested[order]], order[tested[order]]
 
 
-def _tested(classes: npt.NDArray[np.intp], share: float, seed: Sequence[int]) -> npt.NDArray[np.bool_]:
+def _tested(classes: _Places, share: float, seed: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Return which of a client's rows to test on: at least one, not all, and of each class its share, give or take one.
 
     The only row of a class is kept for training, where the class would otherwise be unknown, unless all rows are such.
@@ -284,15 +299,13 @@ def _tested(classes: npt.NDArray[np.intp], share: float, seed: Sequence[int]) ->
     return tested
 
 
-def _combined(rows: Rows, owner: npt.NDArray[np.intp]) -> Encoding:
+def _combined(rows: Rows, owner: _Places) -> Encoding:
     """Return what the server makes of the reports of clients, each on its own rows; the rows are in the clients' order."""
     ends = np.cumsum(np.bincount(owner)).tolist()
     return combine([report(rows.part(slice(start, end))) for start, end in zip([0, *ends[:-1]], ends, strict=True)])
 
 
-def _labels(
-    rows: Rows, owner: npt.NDArray[np.intp], names: Sequence[str], target: Encoding, kind: np.dtype[Any]
-) -> npt.NDArray[Any]:
+def _labels(rows: Rows, owner: _Places, names: Sequence[str], target: Encoding, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the labels of rows, standardised or as class numbers."""
     for column, (mean, deviation) in target.scales.items():
         return ((rows.numbers[column] - mean) / deviation).astype(kind)
@@ -307,7 +320,7 @@ def _labels(
     return numbers
 
 
-def _missing(held: _Held, places: npt.NDArray[np.intp]) -> dict[str, int]:
+def _missing(held: _Held, places: _Places) -> dict[str, int]:
     """Return how many values of a column are missing at some places, of those that lack any."""
     rows = held.rows.part(places)
     counts = {column: int(np.isnan(values).sum()) for column, values in rows.numbers.items()}
