@@ -1,6 +1,7 @@
 """Echoes for benchmarks/federation.py, as FLARE loads them: at a site, on the server, and as a worker's process."""
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -27,6 +28,7 @@ class EchoSite(Site):
     def _start(self, folder):
         self._study = "echo"
         self._worker = Resident([sys.executable, __file__, str(folder / "worker.sock")], folder / "worker.sock")
+        self._wake()
 
     def handle_event(self, event_type, fl_ctx):
         super().handle_event(event_type, fl_ctx)
@@ -89,4 +91,4 @@ class Echo:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Echo())
+    serve(sys.argv[1], Echo(), parent=os.getppid())
