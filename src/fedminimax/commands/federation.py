@@ -102,6 +102,7 @@ def check(folder: Path, console: Console | None = None) -> None:
 
 def make_kits(folder: Path, console: Console | None = None) -> Kits:
     """Return the kits of a federation's parties, made where there are none, with its files as they are now."""
+    folder = folder.resolve()  # processes run elsewhere
     need_flare()
     from fedminimax.flare.kits import Kits
 
@@ -120,6 +121,7 @@ def make_kits(folder: Path, console: Console | None = None) -> Kits:
 
 def submit(kit: Path, console: Console | None = None) -> str:
     """Submit the job with an admin's kit; a run that was begun is gone on with from its newest checkpoint."""
+    kit = kit.resolve()
     need_flare()
     from fedminimax.flare.trial import submit as send
 
@@ -144,6 +146,7 @@ def up(folder: Path, sites: int, rounds: int, timeout: float, console: Console |
         timeout: seconds that the run may take.
         console: where to print.
     """
+    folder = folder.resolve()  # processes run elsewhere
     need_flare()
     from fedminimax.flare.trial import Trial, free_port
     from fedminimax.report import report

@@ -99,6 +99,7 @@ class Kits:
             agreement: what the parties agreed on.
             work: where to work; its ``state`` then holds the authority's key, and stays with whoever runs the project.
         """
+        work = work.resolve()  # FLARE runs in it
         work.mkdir(parents=True, exist_ok=True)
         file = work / PROJECT_FILE
         file.write_text(project(agreement), encoding="utf-8")
