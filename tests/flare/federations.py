@@ -5,6 +5,7 @@ A run goes on until a file is there: so there is time to kill somebody meanwhile
 
 import contextlib
 import json
+import os
 import time
 
 import jax
@@ -106,7 +107,7 @@ def write(folder, method, rounds=5, timeout=6.0):
 def kits_of(folder, method, rounds=5):
     """Write a federation's files and make its kits."""
     write(folder, method, rounds)
-    return make_kits(folder)
+    return make_kits(Path(os.path.relpath(folder)))  # as a user names it
 
 
 @contextlib.contextmanager
