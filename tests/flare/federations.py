@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
