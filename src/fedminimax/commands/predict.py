@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from fedminimax.data.encoder import nearest
 from fedminimax.data.reading import read_frame
-from fedminimax.errors import InputError
+from fedminimax.errors import InputError, nearest
 from fedminimax.saved import load_model
 from fedminimax.saved.judge import judge
 from fedminimax.saved.model import Model

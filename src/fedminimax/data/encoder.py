@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 
 from fedminimax.data.encoding import Encoding, inputs
 from fedminimax.data.new_rows import read_rows
-from fedminimax.errors import InputError
+from fedminimax.errors import InputError, nearest
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,3 @@ class Encoder:
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"This is no description of an encoder ({reason}): give what Encoder.to_dict returned.") from error
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return the words " (did you mean ...?)", or none where no name is near."""
-    small = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), list(small), 1, 0.5)
-    return f" (did you mean {small[close[0]]!r}?)" if close else ""

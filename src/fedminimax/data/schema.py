@@ -11,7 +11,6 @@ the means, deviations and lists of categories, never comes from here: it is made
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from fedminimax.data.values import (
     read_numbers,
     texts_of,
 )
-from fedminimax.errors import InputError
+from fedminimax.errors import InputError, nearest
 
 MOST_CATEGORIES = 100
 """A text column with more is a name, or wants grouping."""
@@ -170,8 +169,7 @@ def require(column: str, frame: pd.DataFrame, use: str, name: str) -> None:
     """
     if column not in frame.columns:
         known = [str(c) for c in frame.columns]
-        close = difflib.get_close_matches(str(column), known, 1, 0.5)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = nearest(column, known)
         more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         raise InputError(f"{name} has no column {column!r} to {use}{hint}: choose one of {', '.join(known[:_SHOWN])}{more}.")
 

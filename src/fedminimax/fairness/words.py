@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fedminimax.algorithms import ALGORITHMS
-from fedminimax.errors import InputError
+from fedminimax.errors import InputError, nearest
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, Penalty, QFair
 from fedminimax.problems.robust import RobustProblem
 
@@ -108,10 +107,3 @@ def _number(method: str, name: str, text: str) -> float:
     except ValueError:
         kind = "a whole number" if whole else "a number"
         raise InputError(f"--set {method}.{name} is {text!r}, which is not {kind}.") from None
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return the words " (did you mean ...?)", or none where nothing is near."""
-    by_small = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), list(by_small), 1, 0.5)
-    return f" (did you mean {by_small[close[0]]!r}?)" if close else ""
