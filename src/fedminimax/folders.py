@@ -43,6 +43,8 @@ FORMAT = 1
 RUN, HISTORY, ARRAYS, ENVIRONMENT, LOG, FIGURES, IDENTITY = (
     "run.json", "history.csv", "arrays.npz", "environment.json", "log.txt", "figures", "identity.json"
 )  # fmt: skip
+PRIVACY = "privacy"
+"""Among a record's notes: how the clients' messages were protected; not there where they were not."""
 PLAN, PROGRESS = "plan.json", "progress.json"
 """In the folder of a sweep: what it is, and how far it is while it goes."""
 RUNNING, FINISHED, INTERRUPTED, STOPPED, DIVERGED = "running", "finished", "interrupted", "stopped", "diverged"
@@ -93,6 +95,8 @@ class Record:
     def of(cls, result: Result, label: str | None = None, **known: Any) -> Record:
         """Return the record of a result, with whatever else is known of it."""
         status = INTERRUPTED if result.interrupted else STOPPED if result.stopped else FINISHED
+        if PRIVACY in result.info:
+            known["notes"] = {**known.get("notes", {}), PRIVACY: dict(result.info[PRIVACY]["settings"])}
         return cls(
             label=result.method if label is None else label,
             method=result.method,

@@ -11,6 +11,7 @@ import numpy as np
 from fedminimax.engines.execution import Execution, Halted
 from fedminimax.engines.simulator import ROOM
 from fedminimax.federation import accounting
+from fedminimax.federation.spending import SPENT, Spending
 from fedminimax.inputs import MADE_ON, fingerprint
 from fedminimax.observers import Watched, tell, wanted
 from fedminimax.plan import Plan
@@ -36,6 +37,7 @@ class Loop:
         self._watched = Watched(plan.method, repr(plan.algorithm), plan.seed, plan.first, plan.last, execution, self)
         self._watched.eval_every = plan.every
         self._made_on = fingerprint(plan.problem, plan.clients)
+        self._spending = _spending(plan)
         costs = dict.fromkeys(accounting.names(gossip=isinstance(plan.problem, PersonalizedProblem)), 0.0)
         self._watched.costs = {**costs, **self._story.total} if plan.resumed is not None else costs
 
@@ -53,6 +55,8 @@ class Loop:
                 progress = self._execution.advance(count)
                 pace = self._clock.took(time.perf_counter() - before, count)
                 self._story.went_on(self._execution.messages, progress)
+                if self._spending is not None:
+                    self._spending.add(progress.sent)
                 watched.round = self._execution.round
                 tell(self._observers, "on_rounds", watched)
                 if watched.round == evaluation:
@@ -85,6 +89,8 @@ class Loop:
         watched = self._watched
         watched.costs = {**watched.costs, **self._story.total}
         watched.evaluation = self._execution.evaluate(self._plan.metrics, watched.costs)
+        if self._spending is not None:
+            watched.evaluation = {**watched.evaluation, **self._spending.epsilons()}
         watched.evaluated = self._execution.round
         self._story.evaluated(watched.evaluated, watched.evaluation)
         if first:
@@ -116,7 +122,7 @@ class Loop:
             compile_seconds=self._clock.compiling,
             interrupted=self._interrupted,
             stopped=self._watched.stopped,
-            info={MADE_ON: self._made_on},
+            info={MADE_ON: self._made_on, **({} if self._spending is None else {SPENT: self._spending.record()})},
         )
 
     @property
@@ -131,6 +137,14 @@ class Loop:
     def _steps(self, last: int) -> np.ndarray | None:
         plan = self._plan
         return steps_taken(plan.algorithm, plan.clients, plan.seed, plan.trace, plan.before, plan.first, last)
+
+
+def _spending(plan: Plan) -> Spending | None:
+    before, privacy = plan.before, plan.conditions.privacy
+    if privacy is None:
+        return None
+    info, rounds = (None, 0) if before is None else (before.info, before.rounds)
+    return Spending.after(privacy, plan.clients.count, info, rounds)
 
 
 class _Clock:

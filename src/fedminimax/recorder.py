@@ -6,11 +6,11 @@ import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedminimax.folders import FINISHED, INTERRUPTED, RUNNING, STOPPED, Record, log
+from fedminimax.folders import FINISHED, INTERRUPTED, PRIVACY, RUNNING, STOPPED, Record, log
 from fedminimax.identity import hyper_parameters
 from fedminimax.metrics import direction
 from fedminimax.observers import Observer, Watched
@@ -116,6 +116,8 @@ class Recorder(Observer):
         history = run.history()
         better = {name: direction(self._plan.metrics, name) for name in history}
         notes = {**self._label.notes, "layout": run.layout, "first": run.first, "eval_every": run.eval_every}
+        if (privacy := self._plan.conditions.privacy) is not None:
+            notes[PRIVACY] = asdict(privacy)
         return Record(
             label=self._label.label,
             method=run.method,

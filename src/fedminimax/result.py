@@ -139,6 +139,8 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one file, without pickle; a crash while writing leaves the old file as it was."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise InputError(f"The path to save to is {path!r}: give that of a file to write, such as 'run.fmx'.")
         target = Path(path)
         if not target.name or target.is_dir():
             raise InputError(

@@ -16,6 +16,7 @@ from fedminimax.engines.layout import AUTO, Strategy
 from fedminimax.errors import InputError
 from fedminimax.federation.availability import Availability
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.privacy import Privacy
 from fedminimax.metrics import Metric
 from fedminimax.plan import SIMULATOR, planned
 from fedminimax.problems.forms import AnyProblem
@@ -52,6 +53,7 @@ def sweep(
     strategy: Strategy = AUTO,
     guard: Guard | None = None,
     availability: Availability | None = None,
+    privacy: Privacy | None = None,
     devices: int | None = None,
     side_by_side: int | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -90,13 +92,15 @@ def sweep(
         strategy: how clients are run.
         guard: what replies must pass.
         availability: who answers; by default everybody.
+        privacy: clip every message of a client, and add noise to it. Every setting that is tried asks the clients, and their
+            epsilons compose: a sweep has none in its history.
         devices: how many cores or accelerators to split the runs over; None: all.
         side_by_side: run at most so many at once; None: as many as fit into memory.
         folder: keep what has been run there. The same call goes on where it was stopped, and returns the same.
         progress: show a progress bar; by default on a terminal only.
     """
     given = {"rounds": rounds, "eval_every": eval_every, "metrics": metrics, "guard": guard, "availability": availability}
-    fixed = {"seed": 0, "engine": SIMULATOR, "trace": None, "record": False, "start": None}
+    fixed = {"privacy": privacy, "seed": 0, "engine": SIMULATOR, "trace": None, "record": False, "start": None}
     plan = planned(problem, clients, algorithm, **given, **fixed)  # type: ignore[arg-type]
     used, every = _seeds(seeds), _every(rounds, eval_every)
     if side_by_side is not None:

@@ -53,7 +53,7 @@ class Judge:
     def _place(self, metrics: Mapping[str, Metric]) -> _Placed:
         kinds, arrays = Kinds.of(metrics)
         in_context = any(parts.wants_context(metric) for metric in metrics.values())
-        return _Placed(jax.device_put(arrays, jax.devices()[0]), _evaluator(self._problem, kinds), in_context)
+        return _Placed(jax.device_put(arrays, jax.local_devices()[0]), _evaluator(self._problem, kinds), in_context)
 
 
 class Kinds(NamedTuple):

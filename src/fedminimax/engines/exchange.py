@@ -24,6 +24,8 @@ from fedminimax.federation import accounting
 from fedminimax.federation.accounting import NO_WORK
 from fedminimax.federation.client import Client, LocalProblem, Reply
 from fedminimax.federation.cohort import Clients
+from fedminimax.federation.guard import finite
+from fedminimax.federation.privacy import Privacy
 from fedminimax.federation.round import ClientFunction, Conditions, Executed, Request, Round
 from fedminimax.federation.trace import Trace
 from fedminimax.players import Count, Tree
@@ -44,7 +46,7 @@ class Heard(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def client_program(problem: Problem, function: str) -> Program:
+def client_program(problem: Problem, function: str, privacy: Privacy | None = None) -> Program:
     """Return a client's program by name. All clients in a process share its compiled code, which holds no data."""
 
     def run(
@@ -58,6 +60,7 @@ def client_program(problem: Problem, function: str) -> Program:
         note: Tree,
         steps: Count | None,
         args: tuple[Tree, ...],
+        noise: Key | None = None,
     ) -> tuple[Reply[Tree], jax.Array]:
         client = Client(
             id=id, row=0, data=data, round=t, key=key, steps_word=steps_word, state=state, note=note, fixed_steps=steps
@@ -65,13 +68,24 @@ def client_program(problem: Problem, function: str) -> Program:
         out = getattr(at_round(algorithm, t), function)(LocalProblem(problem, client), client, *args)
         reply = out if isinstance(out, Reply) else Reply(out)
         reply = reply._replace(note=note if reply.note is None else reply.note)
+        if privacy is not None:  # whether it came to a finite end is the client's to know, and the noise would hide it
+            kept = None if reply.state is None else players.select(finite(reply.value), reply.state, state)
+            reply = reply._replace(value=privacy.protect(reply.value, key if noise is None else noise), state=kept)
         return reply, accounting.split(client.work)
 
     return jax.jit(run)
 
 
 def carry_out(
-    problem: Problem, algorithm: Algorithm, data: ClientData, id: int, letter: Any, state: Tree, note: Tree
+    problem: Problem,
+    algorithm: Algorithm,
+    data: ClientData,
+    id: int,
+    letter: Any,
+    state: Tree,
+    note: Tree,
+    privacy: Privacy | None = None,
+    noise: Key | None = None,
 ) -> tuple[Reply[Tree], jax.Array]:
     """Do at a client what a letter says (see :meth:`MessageRound.letter`).
 
@@ -83,10 +97,12 @@ def carry_out(
         letter: what it is sent.
         state: what it remembers from round to round.
         note: what it has kept in this round.
+        privacy: what protects its reply.
+        noise: the key of the noise; None: the letter's, which the server knows.
     """
-    run, round, arguments = client_program(problem, letter["function"]), letter["round"], tuple(letter["arguments"])
+    run, round, arguments = client_program(problem, letter["function"], privacy), letter["round"], tuple(letter["arguments"])
     args = data, id, round, letter["key"], letter["steps_word"], state, note, letter["steps"], arguments
-    return run(algorithm, *args)
+    return run(algorithm, *args) if noise is None else run(algorithm, *args, noise)
 
 
 class MessageExecution(Execution):
@@ -145,7 +161,7 @@ class MessageExecution(Execution):
         state = at_round(self.algorithm, self.round).round(self.problem, self._state, Clients(round_))
         self._state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, self._state)
         self.round, self.messages = self.round + 1, round_.messages
-        return Progress(round_.stacked_traffic(), round_.attendance() if self.conditions.record else ())
+        return Progress(round_.stacked_traffic(), round_.attendance() if self.conditions.record else (), tuple(round_.sent))
 
 
 class MessageRound(Round):
@@ -174,6 +190,17 @@ class MessageRound(Round):
             expected: the shapes of a reply.
         """
 
+    def secure_sum(self, function: str, request: Request, places: Sequence[int], expected: Reply[Tree]) -> Executed | None:
+        """Return the weighted sum of replies that nobody sees one by one; None: they are asked for one by one, and added up.
+
+        Args:
+            function: the name of the client's program.
+            request: what is asked.
+            places: who is there to answer.
+            expected: the shapes of a reply.
+        """
+        return None
+
     @property
     @abstractmethod
     def one_client(self) -> tuple[Tree, Tree]:
@@ -184,8 +211,11 @@ class MessageRound(Round):
         size, guard, weights = request.ids.shape[0], request.guard, request.weights
         name, algorithm = sendable(request.fn)
         here = np.ones(size, bool) if request.present is None else np.asarray(request.present)
-        expected = self._expected(name, algorithm, request)
-        heard = self.exchange(name, request, [int(k) for k in np.flatnonzero(here)], expected)
+        expected = self.expected(name, algorithm, request)
+        places = [int(k) for k in np.flatnonzero(here)]
+        if weights is not None and (summed := self.secure_sum(name, request, places, expected)) is not None:
+            return summed
+        heard = self.exchange(name, request, places, expected)
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), expected.value)
         replies: list[Tree] = [empty] * size
         arrived, accepted, work = np.zeros(size, bool), np.zeros(size, bool), accounting.split(NO_WORK)
@@ -219,12 +249,12 @@ class MessageRound(Round):
             "arguments": host((*request.broadcast, *own)),
         }
 
-    def _expected(self, function: str, algorithm: Algorithm, request: Request) -> Reply[Tree]:
+    def expected(self, function: str, algorithm: Algorithm, request: Request) -> Reply[Tree]:
         """Return the shapes of a reply and of what a client will keep, which the server knows from the program alone."""
         (data, state), key = self.one_client, keys.root(0)
         own = jax.tree.map(lambda a: a[0], request.per_client)
         args = 0, self.t, key, key[0], state, request.note, self.fixed_steps(0), (*request.broadcast, *own)
-        return jax.eval_shape(client_program(self.problem, function), algorithm, data, *args)[0]
+        return jax.eval_shape(client_program(self.problem, function, request.privacy), algorithm, data, *args)[0]
 
 
 def host(tree: Tree) -> Tree:

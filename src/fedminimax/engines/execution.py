@@ -6,7 +6,7 @@ An :class:`Engine` says how rounds are carried out, and may serve many runs at o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fedminimax import wire
@@ -14,6 +14,7 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.errors import InputError
 from fedminimax.federation.accounting import Message, Traffic
+from fedminimax.federation.privacy import Sent
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
@@ -27,7 +28,7 @@ class Halted(InputError):
 
 @wire.message
 class AtSites(NamedTuple):
-    """Stands in a snapshot for clients' states that are with the clients: what to ask them to go on from.
+    """Stands in a snapshot for states that are with the clients, and in a result: what to ask them to go on from.
 
     Attributes:
         run: the name of the run, by which sites know it.
@@ -36,6 +37,22 @@ class AtSites(NamedTuple):
 
     run: str
     names: tuple[str, ...]
+
+    @property
+    def x(self) -> Tree:
+        """There is no player here."""
+        raise _elsewhere()
+
+    @property
+    def y(self) -> Tree:
+        """There is no player here."""
+        raise _elsewhere()
+
+
+def _elsewhere() -> InputError:
+    return InputError(
+        "Every site's players are at the site: read them there with NodeModel.load(folder), of fedminimax.engines.federated."
+    )
 
 
 class Snapshot(NamedTuple):
@@ -54,10 +71,11 @@ class Snapshot(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What came out of some rounds: counts and, when recorded, who was there (arrays over rounds)."""
+    """What came out of some rounds: counts; when recorded, who was there; with privacy, who sent what (arrays over rounds)."""
 
     traffic: Traffic
     attendance: tuple[Tree, ...]
+    sent: tuple[Sent, ...] = ()
 
 
 class Execution(ABC):
@@ -105,6 +123,13 @@ class Execution(ABC):
         Args:
             metrics: the metrics, by name.
             costs: what the run has cost so far, for metrics that look at it.
+        """
+
+    def ended(self, record: Callable[[], dict[str, Any]]) -> None:  # noqa: B027  (most engines have nobody to tell)
+        """Take what came of the run to whoever else is to know it.
+
+        Args:
+            record: returns the result as a tree that :mod:`fedminimax.wire` can carry.
         """
 
     def close(self) -> None:  # noqa: B027  (most engines have nothing to let go of)

@@ -23,6 +23,7 @@ from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.store import ClientStore
 from fedminimax.federation.client import Reply
 from fedminimax.federation.guard import finite
+from fedminimax.federation.privacy import Privacy
 from fedminimax.federation.round import Conditions, Request
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
@@ -35,8 +36,8 @@ from fedminimax.problems.robust import Problem
 class Worker:
     """One client on its own: its number, its data, its state, and the programs that the algorithm defines."""
 
-    def __init__(self, id: int, data: ClientData, problem: Problem, algorithm: Algorithm, state: Tree):
-        self.id, self.data, self.state = id, data, state
+    def __init__(self, id: int, data: ClientData, problem: Problem, algorithm: Algorithm, state: Tree, privacy: Privacy | None):
+        self.id, self.data, self.state, self._privacy = id, data, state, privacy
         self._problem, self._algorithm = problem, algorithm
         self._notes: dict[str, Tree] = {}
         self._round = -1
@@ -52,7 +53,7 @@ class Worker:
         if ask["round"] != self._round:
             self._notes, self._round = {}, ask["round"]
         note = self._notes.get(ask["place"])
-        out, work = carry_out(self._problem, self._algorithm, self.data, self.id, ask, self.state, note)
+        out, work = carry_out(self._problem, self._algorithm, self.data, self.id, ask, self.state, note, self._privacy)
         if out.state is not None and finite(out.value):
             self._learnt = ask["exchange"], out.state
         self._notes[ask["place"]] = out.note
@@ -85,7 +86,8 @@ class IsolatedExecution(MessageExecution):
     ):
         super().__init__(problem, clients, algorithm, conditions, seed, trace)
         own = algorithm.init_client(problem)
-        self.workers = [Worker(i, clients.only(i), problem, algorithm, own) for i in range(clients.count)]
+        worker = lambda i: Worker(i, clients.only(i), problem, algorithm, own, conditions.privacy)
+        self.workers = [worker(i) for i in range(clients.count)]
         self._gatherer = Gatherer(problem, clients if data_on_server else Roll.of(clients), self._ask_all, self._give)
         self.counted: dict[int, str] = {}  # by client: the last exchange from which its reply arrived
         if start is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,10 +44,18 @@ class Script:
 
     messages: list[Message] = field(default_factory=list)
     asked: Asked = field(default_factory=Asked)
+    packed: list[int] = field(default_factory=list)
+    """Of each exchange, how many bytes processes add up together, where there are several."""
+
+
+Rounds = Callable[[Given, Carry, Count, Count], tuple[Carry, Progress]]
+"""Runs some rounds: (what stays the same, where they begin, the first, how many)."""
 
 
 class Program:
     """The rounds of one kind of run, compiled: what runs alike share. It holds nothing of any of them."""
+
+    kind: type[SimulatedRound] = SimulatedRound
 
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
@@ -81,11 +89,11 @@ class Program:
 
     def everywhere(self, tree: Tree) -> Tree:
         """Put a tree on every device. What stays on one would be sent to the others, and compiled for, at each call."""
-        where = jax.devices()[0] if self.layout.devices == 1 else NamedSharding(self._mesh(), PartitionSpec())
+        where = jax.local_devices()[0] if self.layout.devices == 1 else NamedSharding(self._mesh(), PartitionSpec())
         return jax.device_put(tree, where)
 
     def _mesh(self) -> Mesh:
-        return Mesh(np.asarray(jax.devices()[: self.layout.devices]), (AXIS,))
+        return Mesh(np.asarray(jax.local_devices()[: self.layout.devices]), (AXIS,))
 
     def advance(self, given: Given, carry: Carry, first: int, rounds: int, length: int | None = None) -> tuple[Carry, Progress]:
         """Run ``rounds`` rounds from round ``first`` on. Calls with the same ``length`` (room for rounds) are one program."""
@@ -113,13 +121,13 @@ class Program:
         """Carry out one round: the function that everything here compiles. What it consists of is put into ``script``."""
         algorithm = at_round(given.algorithm, t)
         now = given._replace(algorithm=algorithm)
-        round_ = SimulatedRound(self.problem, self.conditions, self.layout, now, carry.client_states, t)
+        round_ = self.kind(self.problem, self.conditions, self.layout, now, carry.client_states, t)
         state = algorithm.round(self.problem, carry.state, Clients(round_))
         state = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.result_type(old)), state, carry.state)
         if script is not None:
-            script.messages, script.asked = round_.messages, round_.asked
+            script.messages, script.asked, script.packed = round_.messages, round_.asked, round_.packed
         attendance = round_.attendance() if self.conditions.record else ()
-        return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance)
+        return Carry(state, round_.client_states), Progress(round_.stacked_traffic(), attendance, tuple(round_.sent))
 
     def _rounds(self, given: Given, carry: Carry, first: Count, rounds: Count, *, length: int) -> tuple[Carry, Progress]:
         script = Script()
@@ -139,7 +147,10 @@ class Program:
             return jax.lax.fori_loop(0, rounds, body, (carry, room))
 
         self._scripts[_signature((given, carry))] = script
-        args = (given, carry, first, rounds)
+        return self.spread_out(program, given, carry, first, rounds)
+
+    def spread_out(self, program: Rounds, *args: *tuple[Given, Carry, Count, Count]) -> tuple[Carry, Progress]:
+        """Carry out a program on all devices, inside of the compiled one."""
         if self.layout.devices == 1:
             return program(*args)
         # One program on every device, each with its share of every cohort; they meet where replies are added up.

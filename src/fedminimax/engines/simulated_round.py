@@ -57,6 +57,8 @@ class SimulatedRound(Round):
         )
         self.problem, self.algorithm, self.layout = problem, given.algorithm, layout
         self.data, self.client_states = clients, client_states
+        self.packed: list[int] = []
+        """Of each exchange, how many bytes processes add up together, where there are several."""
 
     @property
     def has_client_state(self) -> bool:
@@ -128,12 +130,13 @@ class SimulatedRound(Round):
         return sums, done._replace(value=done.value if stack else None, work=None)
 
     def _one(self, request: Request, row: _Row) -> _Done:
+        key = keys.derive(request.key, row.id)
         client = Client(
             id=row.id,
             row=row.id,
             data=self.data,
             round=self.t,
-            key=keys.derive(request.key, row.id),
+            key=key,
             steps_word=row.steps_word,
             state=row.state,
             note=row.note,
@@ -142,7 +145,8 @@ class SimulatedRound(Round):
         out = request.fn(LocalProblem(self.problem, client), client, *request.broadcast, *row.own)
         self.asked.steps |= client.asked_steps
         reply = out if isinstance(out, Reply) else Reply(out)
-        value, passed = request.guard.inspect(jax.tree.map(jnp.asarray, reply.value))
+        sent = reply.value if request.privacy is None else request.privacy.protect(reply.value, key)
+        value, passed = request.guard.inspect(jax.tree.map(jnp.asarray, sent))
         # The client keeps what it learnt whenever its work came to a finite end: it cannot know what the server refuses.
         keep = row.present & finite(reply.value)
         return _Done(
@@ -182,13 +186,17 @@ class SimulatedRound(Round):
 
     def _places(self, size: int) -> tuple[int, int]:
         """Return how many turns each device takes, with how many clients side by side."""
-        problem, devices = self.problem, self.layout.devices
-        share = -(-size // devices)
+        share = -(-size // self.layout.devices)
+        width = self._width(share)
+        return -(-share // width), width
+
+    def _width(self, share: int) -> int:
+        """Return how many of a device's clients to run side by side."""
+        problem = self.problem
         ragged = self.data.largest > CHUNK and self.data.largest * self.data.count > 2 * self.data.total
         # Kernels with four axes are convolutions, whose matrix products side by side are many small ones.
         convolves = any(jnp.ndim(leaf) >= 4 for leaf in jax.tree.leaves((problem.x0, problem.y0)))
-        width = self.layout.width(share, players.size(problem.x0) + players.size(problem.y0), ragged or convolves)
-        return -(-share // width), width
+        return self.layout.width(share, players.size(problem.x0) + players.size(problem.y0), ragged or convolves)
 
     def _share(self, rows: _Row, turns: int, width: int) -> _Row:
         """Return this device's rows, [turns, width, ...]. Places left over repeat the first client and count for nothing."""
@@ -231,3 +239,9 @@ class _Sums(NamedTuple):
     weight: jax.Array
     work: jax.Array
     value: Tree
+
+
+# What rounds of other kinds, that work in turns as this one, are made of.
+Row = _Row
+Done = _Done
+Sums = _Sums

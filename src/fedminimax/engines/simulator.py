@@ -184,7 +184,7 @@ class Simulator:
     def like(self, layout: Mapping[str, Any]) -> Simulator:
         """Return the engine that lays clients out as a run before did, where this one leaves it open and there is as much."""
         wanted = layout.get("devices")
-        fits = isinstance(wanted, int) and 1 <= wanted <= len(jax.devices())
+        fits = isinstance(wanted, int) and 1 <= wanted <= len(jax.local_devices())
         return replace(self, devices=wanted) if self.devices is None and fits else self
 
     def open(
@@ -233,7 +233,8 @@ class Simulator:
         # One device reads and writes the host: several would wait for each other where replies are added up, and for the
         # host, and may hold each other up for ever.
         usable = host.usable(self.devices, worthwhile)
-        return Layout(self.strategy, 1 if host_state else usable, host_state)
+        on_host = getattr(getattr(problem, "loss", None), "on_host", False)  # a loss that is no program of JAX
+        return Layout(self.strategy, 1 if host_state or on_host else usable, host_state)
 
 
 def _bytes_of_states(problem: Problem, clients: ClientSource, algorithm: Algorithm) -> int | None:

@@ -19,6 +19,7 @@ from fedminimax.federation import accounting
 from fedminimax.federation.accounting import Message, Traffic
 from fedminimax.federation.client import R, Reply
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.privacy import Privacy, Sent
 from fedminimax.federation.round import (
     CLIENT,
     ORDER,
@@ -336,8 +337,11 @@ class Cohort:
             waited = delay.waited(seconds, jnp.ones(self.size, bool) if present is None else present, expected)
         down = accounting.NOTHING if own else accounting.measure_request(fn, broadcast, per_client)
         guard = _UNGUARDED if own else current.conditions.guard
+        privacy = None if own else current.conditions.privacy
         own_key = keys.variant(key, CLIENT)
-        request = Request(fn, self.number, self.ids, present, own_key, broadcast, per_client, self.note, weights, guard)
+        request = Request(
+            fn, self.number, self.ids, present, own_key, broadcast, per_client, self.note, weights, guard, privacy
+        )
         done = current.execute(request)
         row = done.value if weights is not None else jax.tree.map(lambda a: a[0], done.value)
         up = accounting.NOTHING if own else accounting.measure_reply(row)
@@ -346,11 +350,22 @@ class Cohort:
         current.traffic.append(Traffic(invited, jnp.sum(done.arrived), refused, done.work, waited))
         current.asked.exchanges.append(self.size)
         current.answers.append(done.arrived)
+        if privacy is not None:
+            current.sent.append(_sent(privacy, request, done, row))
         current.waited.append(jnp.asarray(waited, jnp.float32))
         # Those whose reply did not count are not asked again: what comes next builds on what they have not contributed to.
         self._present, self._asked, self.note = done.accepted, True, done.note
         self._heard = self._heard if weights is None else done.weight
         return done
+
+
+def _sent(privacy: Privacy, request: Request, done: Executed, row: Tree) -> Sent:
+    """Return who may have sent something. What a bound of the guard has changed, or a median, is no sum with known noise."""
+    guard, ids = request.guard, request.ids
+    plain = request.weights is not None and not guard.stacks and guard.max_norm is None and guard.max_loss is None
+    weights = jnp.where(done.accepted, jnp.asarray(request.weights), 0.0) if plain else jnp.zeros(ids.shape)
+    asked = ids if request.present is None else jnp.where(request.present, ids, -1)
+    return Sent(asked, jnp.asarray(privacy.parts(row), jnp.int32), weights)
 
 
 def _nonzero(value: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from fedminimax.federation.accounting import NO_WORK, Message, Traffic
 from fedminimax.federation.availability import Availability
 from fedminimax.federation.client import Client, R
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.privacy import Privacy, Sent
 from fedminimax.federation.trace import Asked, Trace
 from fedminimax.network import Network
 from fedminimax.players import Array, Count, Tree
@@ -36,11 +37,12 @@ _DEFAULT_GUARD = Guard()
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a run is carried out, apart from the algorithm: who answers, what is let through, what is replayed."""
+    """How a run is carried out, apart from the algorithm: who answers, what is let through, recorded and hidden."""
 
     guard: Guard = _DEFAULT_GUARD
     availability: Availability | None = None
     record: bool = False
+    privacy: Privacy | None = None
 
 
 class Request(NamedTuple):
@@ -66,6 +68,8 @@ class Request(NamedTuple):
     """Of the sum that is wanted, [S]; None: the replies are wanted, stacked."""
     guard: Guard
     """What replies must pass."""
+    privacy: Privacy | None = None
+    """What protects replies before they leave their clients; None: they leave as they are."""
 
 
 class Executed(NamedTuple):
@@ -118,6 +122,7 @@ class Round(ABC):
         self.cohorts: list[Attendance] = []
         self.answers: list[jax.Array] = []
         self.waited: list[jax.Array] = []
+        self.sent: list[Sent] = []
         self.draws: dict[str, Tree] = {}
         self.asked = Asked()
         self._phases = 0

@@ -49,10 +49,16 @@ def draw(evidence: Evidence, metric: str, folder: Path) -> list[Path]:
 
 
 def curve_axes(evidence: Evidence, metric: str, against: str = ROUND) -> Axes:
-    """Draw a metric of every method: the mean over seeds, and a band from the least to the greatest."""
+    """Draw a metric of every method into a figure of its own."""
     from matplotlib.figure import Figure
 
     ax = Figure(figsize=(6.0, 4.2), layout="constrained").subplots()
+    draw_curves(ax, evidence, metric, against)
+    return ax
+
+
+def draw_curves(ax: Axes, evidence: Evidence, metric: str, against: str = ROUND) -> None:
+    """Draw a metric of every method: the mean over seeds, and a band from the least to the greatest."""
     drawn = [one for one in lines(evidence, MOST_POINTS) if metric in one.bands and against in one.across]
     positive = True
     for one in drawn:
@@ -73,7 +79,6 @@ def curve_axes(evidence: Evidence, metric: str, against: str = ROUND) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, axis="y")
     ax.legend(frameon=False, fontsize=8, handlelength=3.2)
-    return ax
 
 
 def _save(ax: Axes, folder: Path, name: str) -> list[Path]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from typing import Any
 
 from fedminimax._version import __version__
-from fedminimax.report import payload
+from fedminimax.report import payload, privacy
 from fedminimax.report.evidence import BEST, LEVEL, NOISE, SAME, Evidence, Row
 from fedminimax.report.material import Material
 from fedminimax.report.words import listed, number, quantity
 
 MOST_PICTURES, MOST_BYTES = 24, 2_000_000
 """How many pictures of runs go into a page, and how large they may be together."""
-COSTS = {"floats_up": "floats up", "grad_evals": "gradient evaluations", "waited": "simulated seconds"}
+COSTS = {"floats_up": "floats up", "grad_evals": "gradient evaluations", "waited": "simulated seconds", "epsilon": "epsilon"}
 CLOSED = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 """What the page may load: nothing but what is in it, and the browser sees to that."""
 
@@ -76,6 +77,7 @@ def render(material: Material, evidence: Evidence, metric: str, title: str | Non
     heading = title or material.name
     sections = [
         _results(evidence),
+        privacy.section(evidence),
         _curves(data),
         _clients(data, evidence, metric),
         _weights(data),
@@ -171,7 +173,7 @@ def _notes(material: Material, evidence: Evidence) -> str:
 
 
 def _results(evidence: Evidence) -> str:
-    costs = [name for name in COSTS if any(_cost(evidence, label, name) for label in evidence.labels)]
+    costs = [name for name in COSTS if any(_cost(evidence, label, name) > 0 for label in evidence.labels)]
     parts = []
     for metric in evidence.metrics:
         head = ["Method", "Mean ± spread", "Seeds", "Behind the best", "Is it more than noise?", *(COSTS[c] for c in costs)]
@@ -224,11 +226,11 @@ def _every(evidence: Evidence) -> str:
 
 def _cost(evidence: Evidence, label: str, name: str) -> float:
     runs = [run for run in evidence.counted[label] if name in run.history]
-    return sum(float(run.history[name][evidence.at(run)]) for run in runs) / len(runs) if runs else 0.0
+    return sum(float(run.history[name][evidence.at(run)]) for run in runs) / len(runs) if runs else math.nan
 
 
 def _count(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= value < 1e9 else number(value)
+    return f"{value:,.0f}" if 1000 <= value < 1e9 else privacy.shown(value)
 
 
 def _curves(data: dict[str, Any]) -> str:

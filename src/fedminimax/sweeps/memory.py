@@ -15,11 +15,11 @@ _UNKNOWN = 4 << 30
 
 def budget() -> float:
     """Return how many bytes runs side by side may take: on the accelerator, or of the host's memory."""
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
         if "bytes_limit" in stats:
-            return SHARE * len(jax.devices()) * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+            return SHARE * len(jax.local_devices()) * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
     return SHARE * free_on_host()
 
 

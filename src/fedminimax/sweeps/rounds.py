@@ -61,7 +61,7 @@ def axes(by_settings: bool) -> tuple[str | None, str | None]:
 
 def mesh(devices: int) -> Mesh:
     """Return the devices that runs are split over."""
-    return Mesh(np.asarray(jax.devices()[:devices]), (_AXIS,))
+    return Mesh(np.asarray(jax.local_devices()[:devices]), (_AXIS,))
 
 
 def made(recipe: Recipe, example: tuple[Any, ...]) -> tuple[Any, list[Message], list[str]]:

@@ -125,7 +125,8 @@ class Compiled:
     def __init__(self, kind: Kind, shape: Shape):
         common = kind.common
         by_settings = shape.settings >= shape.seeds
-        self.used = min(host.usable(common.devices, worthwhile=True), max(shape))
+        on_host = getattr(getattr(common.plan.problem, "loss", None), "on_host", False)  # one device waits for the host
+        self.used = 1 if on_host else min(host.usable(common.devices, worthwhile=True), max(shape))
         padded = lambda size, split: -(-size // self.used) * self.used if split else size
         self.shape = Shape(padded(shape.settings, by_settings), padded(shape.seeds, not by_settings))
         self._kind = kind
@@ -170,7 +171,7 @@ class Compiled:
         return leaves, chosen, self._put(jax.tree.map(fill, standing.carry), PartitionSpec(*self._axes))
 
     def _put(self, tree: Tree, spec: PartitionSpec) -> Tree:
-        where = jax.devices()[0] if self.used == 1 else NamedSharding(self._mesh, spec)
+        where = jax.local_devices()[0] if self.used == 1 else NamedSharding(self._mesh, spec)
         return jax.device_put(tree, where)
 
     def _example(self) -> tuple[Any, ...]:
