@@ -113,6 +113,7 @@ OF_NODES = {
     "residual": metrics.Residual(),
     "consensus": metrics.Consensus(),
     "node": metrics.NodeAccuracy(each=True),
+    "node_loss": metrics.NodeLoss(each=True),
     "node_elsewhere": metrics.NodeAccuracy(TEST),
     "mean": metrics.GlobalAccuracy(),
     "mean_elsewhere": metrics.GlobalAccuracy(TEST),

@@ -39,7 +39,7 @@ from fedminimax.metrics.optimality import (
     WorstCase,
 )
 from fedminimax.metrics.parts import METRICS, PARTS, STATE, TOGETHER, Context, Part, Whose, metric_class
-from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, PersonalizedGap, Residual
+from fedminimax.metrics.personalized import Consensus, GlobalAccuracy, NodeAccuracy, NodeLoss, PersonalizedGap, Residual
 from fedminimax.metrics.quality import (
     ClassAccuracy,
     ClassLoss,
@@ -76,6 +76,7 @@ __all__ = [
     "Metric",
     "MoreauGradient",
     "NodeAccuracy",
+    "NodeLoss",
     "On",
     "Part",
     "PersonalizedGap",

@@ -280,6 +280,11 @@ class On:
         """What the metric needs."""
         return str(getattr(self.metric, "needs", TOGETHER))
 
+    @property
+    def of_own_row(self) -> bool:
+        """Whether a node's own row and data are enough."""
+        return bool(getattr(self.metric, "of_own_row", False))
+
     def __call__(self, problem: Problem, clients: ClientData, state: Any, context: Context | None = None) -> Any:
         """Return what the metric returns there."""
         return in_context(self.metric, problem, self.clients, state, context=context)

@@ -177,6 +177,11 @@ def needs(metric: Any, count: int) -> str:
     return said
 
 
+def of_own_row(metric: Any) -> bool:
+    """Tell whether a metric's parts need a node's own row and data alone, and its whole nothing but the parts."""
+    return bool(getattr(metric, "of_own_row", False))
+
+
 def refuse_together(metrics: Mapping[str, Any], count: int) -> None:
     """Raise an :class:`InputError`, for an engine whose server has no data, if a metric needs all data in one place."""
     refused = [f"{name!r}" for name, metric in metrics.items() if needs(metric, count) == TOGETHER]

@@ -143,6 +143,46 @@ class Consensus:
 
 
 @metric_class
+class NodeLoss:
+    """Every node's own loss f_m(x_m, y_m), without the coupling: the mean over nodes, and the worst.
+
+    Args:
+        each: also every node's, "node_loss/each": one array [M].
+    """
+
+    each: bool = field(default=False, metadata={"static": True})
+    name = "node_loss"
+    better = LOWER
+    needs = PARTS
+    of_own_row = True
+
+    def __call__(self, problem: Any, clients: ClientData, state: Any) -> dict[str, jax.Array]:
+        """Return mean and worst, and with ``each`` all."""
+        problem, data = _personal(problem, "NodeLoss"), jax.tree.map(jnp.asarray, clients)
+
+        def one(row: Any) -> jax.Array:
+            node, z = row
+            return problem.value(z.x, z.y, Span(data, data.starts[node], data.sizes[node]))
+
+        return self._of(jax.lax.map(one, (jnp.arange(clients.count), Point(state.x, state.y))))
+
+    def told(self, problem: Any, clients: Any, state: Any, client: int) -> Point:
+        """Return the node's own players."""
+        return _own_row(state, client)
+
+    def part(self, problem: Any, data: ClientData, told: Point, whose: Whose) -> Part:
+        """Return a node's loss."""
+        return Part(each=_personal(problem, "NodeLoss").value(told.x, told.y, Span(data, data.starts[0], data.sizes[0])))
+
+    def whole(self, problem: Any, clients: Any, part: Part, state: Any) -> dict[str, jax.Array]:
+        """Return mean and worst, and with ``each`` all."""
+        return self._of(part.each)
+
+    def _of(self, values: jax.Array) -> dict[str, jax.Array]:
+        return {"mean": jnp.mean(values), "worst": jnp.max(values)} | ({"each": values} if self.each else {})
+
+
+@metric_class
 class NodeAccuracy:
     """The accuracy of every node's own model on its own examples: the mean over nodes, and the worst.
 
@@ -156,6 +196,7 @@ class NodeAccuracy:
     name = "node_accuracy"
     better = HIGHER
     needs = PARTS
+    of_own_row = True
 
     def values(self, problem: Any, clients: ClientData, state: Any) -> jax.Array:
         """Return the accuracy on each node, [M]."""

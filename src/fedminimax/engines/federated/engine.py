@@ -15,8 +15,11 @@ from fedminimax.data.remote import RemoteClients
 from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.federated import hello
 from fedminimax.engines.federated.execution import REFUSE, RESTART, FederatedExecution, Sites
+from fedminimax.engines.federated.gossip import GossipExecution
 from fedminimax.engines.federated.group import Event, Group
 from fedminimax.engines.federated.hello import Hello
+from fedminimax.engines.federated.secure.rehearsal import check_method
+from fedminimax.engines.federated.secure.settings import Secure, check_installed
 from fedminimax.engines.federated.transport import Failure, Transport
 from fedminimax.engines.federated.worker import agreement
 from fedminimax.errors import InputError
@@ -34,6 +37,9 @@ class Federation:
     what cannot be, costs at most its own contribution. Who answered is in the trace (``record=True``), and the simulator
     replays it.
 
+    With a :class:`PersonalizedProblem` there is no server: neighbours seal what they send each other, the engine carries it,
+    and all sites are needed (``min_replies``, ``on_lost_state`` and ``outliers`` do not matter).
+
     Args:
         transport: what carries the messages, and the sites' names. Whoever made it closes it.
         timeout: seconds for a group call. A site that has not answered by then is left out, and nobody waits for it again; now
@@ -49,6 +55,8 @@ class Federation:
         probe: seconds that a site which was left out has to say that it is there.
         known: a file to keep in what the sites say of themselves. With it a run may begin, or go on, while some of them are not
             there: they are taken in when they answer. Without it all must be there.
+        secure: sums over sites are such that the server learns no site's own vector; the sites must have the same. None: the
+            server sees each site's replies.
         tell: is told every :class:`Event`: which site answered, and which did not, and why.
     """
 
@@ -66,6 +74,7 @@ class Federation:
         pause: float = 0.5,
         probe: float = 1.0,
         known: str | Path | None = None,
+        secure: Secure | None = None,
         tell: Callable[[Event], None] | None = None,
     ):
         for name, value in (("timeout", timeout), ("probe", probe), ("outliers", outliers)):
@@ -80,7 +89,10 @@ class Federation:
             raise InputError(
                 f"min_replies is {min_replies}, but there are {len(transport.sites)} sites: ask for at most these."
             )
-        self.transport, self.timeout, self._pause = transport, timeout, pause
+        if secure is not None:
+            check_installed()
+            secure.check_room(len(transport.sites))
+        self.transport, self.timeout, self._pause, self._secure = transport, timeout, pause, secure
         self._known = None if known is None else Path(known)
         self._min_replies, self._on_lost_state, self._outliers, self._listener = min_replies, on_lost_state, outliers, tell
         self.events: deque[Event] = deque(maxlen=10_000)
@@ -130,24 +142,34 @@ class Federation:
         seed: int = 0,
         trace: Trace | None = None,
         start: Snapshot | None = None,
-    ) -> FederatedExecution:
+    ) -> FederatedExecution | GossipExecution:
         """Begin a run (see :class:`~fedminimax.engines.execution.Engine`)."""
         if not isinstance(clients, RemoteClients) or clients.names != self.clients.names:
             raise InputError("The sites have the data: give engine.clients in place of it.")
-        if isinstance(problem, PersonalizedProblem):
-            raise InputError(
-                f"{problem.name} has no server: nodes that talk to their neighbours alone run on the simulator, and not yet in "
-                "a federation."
-            )
-        wanted = agreement(problem, algorithm)
+        if isinstance(problem, PersonalizedProblem) and (self._secure is not None or conditions.privacy is not None):
+            raise InputError("Neighbours seal what they send, and send it as it is: leave secure= and privacy= out.")
+        wanted = agreement(problem, algorithm, conditions.privacy, self._secure)
         for site, said in self._sites.items():
             hello.compare(site, said, wanted)
         held = {name: hello.roll(self._sites, name) for name in next(iter(self._sites.values())).held_out}
         names = self.transport.sites
         sites = Sites(
-            self._group, names, self._still_there, held, self._min_replies, self._on_lost_state, self._outliers, self._tell
+            self._group,
+            names,
+            self._still_there,
+            held,
+            self._min_replies,
+            self._on_lost_state,
+            self._outliers,
+            self._tell,
+            self._secure,
         )
-        return FederatedExecution(problem, clients, algorithm, conditions, seed, trace, start, sites)
+        if isinstance(problem, PersonalizedProblem):
+            return GossipExecution(problem, clients, algorithm, conditions, seed, trace, start, sites)
+        execution = FederatedExecution(problem, clients, algorithm, conditions, seed, trace, start, sites)
+        if self._secure is not None:
+            check_method(execution, self._secure, (clients.shapes(0), execution.client_state))
+        return execution
 
     def _still_there(self, sites: Collection[str], timeout: float) -> Mapping[str, Failure]:
         """Ask sites whether they are there, and as they were; return who is not, and why."""

@@ -23,12 +23,15 @@ from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.group import Event, Group, too_few
 from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.outliers import Usual
+from fedminimax.engines.federated.secure import fixed_point, measures
+from fedminimax.engines.federated.secure.settings import Secure
+from fedminimax.engines.federated.secure.wanted import Wanted, collector_of
 from fedminimax.engines.federated.transport import MALFORMED, REFUSED, Failure
 from fedminimax.errors import InputError
 from fedminimax.federation.accounting import Work
 from fedminimax.federation.client import Reply
 from fedminimax.federation.guard import Guard
-from fedminimax.federation.round import Conditions, Request
+from fedminimax.federation.round import Conditions, Executed, Request
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context, Roll
@@ -56,6 +59,7 @@ class Sites:
         on_lost_state: "refuse" or "restart".
         outliers: how many times longer than the median a reply may be.
         tell: is told what becomes of sites.
+        secure: how sums over sites hide each of them; None: they do not.
     """
 
     group: Group
@@ -66,6 +70,7 @@ class Sites:
     on_lost_state: str
     outliers: float | None
     tell: Callable[[Event], None]
+    secure: Secure | None = None
 
 
 class FederatedExecution(MessageExecution):
@@ -87,6 +92,7 @@ class FederatedExecution(MessageExecution):
         self.client_state: Tree = jax.eval_shape(lambda: algorithm.init_client(problem))
         first = np.cumsum([0, *np.asarray(clients.sizes)[:-1]])
         self.whose = {name: Whose(clients.count, k, int(first[k])) for k, name in enumerate(sites.names)}
+        self.collector = None if sites.secure is None else collector_of(sites.secure, sites.group, sites.hello, self.whose)
         self.run_name, self.session = secrets.token_hex(8), ""
         self.held: dict[str, str] = {}  # by site: the name of the state that its client goes on from
         self._evaluations = 0
@@ -158,6 +164,9 @@ class FederatedExecution(MessageExecution):
             for k, (site, request) in enumerate(by_site.items())
         }
 
+        if self.collector is not None and not measures.are_open(expected[self.sites.names[0]], self.collector.secure):
+            return [*measures.summed_parts(self.collector, id, by_site, expected)]
+
         def read(site: str, reply: bytes) -> Tree:
             message = messages.read(reply, id, "parts", messages.room(expected[site]))
             return messages.like(message["parts"], expected[site], "a part of a metric")
@@ -192,12 +201,9 @@ class FederatedRound(MessageRound):
 
     def exchange(self, function: str, request: Request, places: Sequence[int], expected: Reply[Tree]) -> dict[int, Heard]:
         """Ask all sites of a cohort in one group call."""
-        run, names = self._run, self._run.sites.names
-        asked: dict[str, list[int]] = {}
-        for k in places:
-            asked.setdefault(names[int(request.ids[k])], []).append(k)
-        id = f"{run.session}/{int(self.t)}/{len(self.answers)}"
-        make = lambda site: self._request(id, site, [self.letter(function, request, k) for k in asked[site]], request)
+        run, asked, id = self._run, self._asked(request, places), self._id
+        letters = lambda site: [self.letter(function, request, k) for k in asked[site]]
+        make = lambda site: wire.encode({"id": id, **self._request(site, letters(site), request)})
         read = lambda site, reply: self._read(site, reply, id, len(asked[site]), expected, request.guard)
         heard = run.sites.group.ask(tuple(asked), make, read, run.sites.min_replies, run.sites.hello)
         self._drop_outliers(function, heard, len(asked))
@@ -205,10 +211,47 @@ class FederatedRound(MessageRound):
             run.held[site] = state
         return {k: value for site, (_, values) in heard.items() for k, value in zip(asked[site], values, strict=True)}
 
-    def _request(self, id: str, site: str, letters: list[dict[str, Tree]], request: Request) -> bytes:
+    def secure_sum(self, function: str, request: Request, places: Sequence[int], expected: Reply[Tree]) -> Executed | None:
+        """Return the weighted sum of replies that the server does not see one by one; None: this federation has none."""
+        run, collector, weights = self._run, self._run.collector, np.asarray(request.weights, np.float64)
+        if collector is None:
+            return None
+        asked, secure = self._asked(request, places), collector.secure
+        like = Heard(expected.value, _WORK)._asdict()
+
+        def work(site: str) -> dict[str, Tree]:
+            letters = [self.letter(function, request, k) for k in asked[site]]
+            bounds = {"max_norm": request.guard.max_norm, "max_loss": request.guard.max_loss}
+            return {**self._request(site, letters, request), "secure": {"weights": weights[asked[site]], **bounds}}
+
+        counting = {site for site in asked if weights[asked[site]].any()}
+        words, fewest = fixed_point.length(like), min(run.sites.min_replies, len(asked))
+        room = messages.room(like) + 8 * words
+        read = lambda site, message: self._state_name(site, message, self._id)
+        wanted = Wanted(self._id, tuple(asked), work, read, self._refused, words, room, fewest, counting)
+        found = collector.sum(wanted)
+        run.held |= found.said
+        total = fixed_point.unpack(found.total, like, secure)
+        there = np.zeros(request.ids.shape[0], bool)
+        there[[k for site in found.said for k in asked[site]]] = True
+        kept = jnp.where(there, jnp.asarray(request.weights), 0.0)
+        value, arrived = jax.tree.map(jnp.asarray, total["value"]), jnp.asarray(there)
+        return Executed(value, jnp.sum(kept), arrived, arrived, expected.note, jnp.asarray(total["work"]))
+
+    @property
+    def _id(self) -> str:
+        return f"{self._run.session}/{int(self.t)}/{len(self.answers)}"
+
+    def _asked(self, request: Request, places: Sequence[int]) -> dict[str, list[int]]:
+        """Return the places of a cohort by their sites."""
+        asked: dict[str, list[int]] = {}
+        for k in places:
+            asked.setdefault(self._run.sites.names[int(request.ids[k])], []).append(k)
+        return asked
+
+    def _request(self, site: str, letters: list[dict[str, Tree]], request: Request) -> dict[str, Any]:
         run = self._run
-        message = {
-            "id": id,
+        return {
             "run": run.run_name,
             "whose": run.whose[site],
             "turn": f"{run.session}/{int(self.t)}",
@@ -217,7 +260,6 @@ class FederatedRound(MessageRound):
             "noted": request.note is not None,
             "letters": letters,
         }
-        return wire.encode(message)
 
     def _read(
         self, site: str, reply: bytes, id: str, count: int, expected: Reply[Tree], guard: Guard
@@ -227,18 +269,27 @@ class FederatedRound(MessageRound):
         try:
             message = messages.read(reply, id, "replies", messages.room(like, count))
         except Refused as refused:
-            if refused.lost and self._run.sites.on_lost_state == RESTART:
-                self._run.held[site] = START
+            self._refused(site, refused)
             raise
-        replies, state = message["replies"], message.get("state")
-        known = isinstance(state, str) and state in (id, self._run.held[site])
-        if not known or not isinstance(replies, list) or len(replies) != count:
+        replies, state = message["replies"], self._state_name(site, message, id)
+        if not isinstance(replies, list) or len(replies) != count:
             raise Refused(Failure(MALFORMED, "a reply that is not to what was asked"))
         heard = [Heard(**messages.like(value, like, "a reply")) for value in replies]
         for one in heard:
             if not guard.inspect(jax.tree.map(jnp.asarray, one.value))[1] or (one.work < 0).any():
                 raise Refused(Failure(REFUSED, "the guard refused its reply: it is not finite, or out of bounds"))
         return state, heard
+
+    def _refused(self, site: str, refused: Refused) -> None:
+        if refused.lost and self._run.sites.on_lost_state == RESTART:
+            self._run.held[site] = START
+
+    def _state_name(self, site: str, message: dict[str, Any], id: str) -> str:
+        """Return the name of a site's state after an exchange: that of the exchange, or what it was."""
+        state = message.get("state")
+        if not isinstance(state, str) or state not in (id, self._run.held[site]):
+            raise Refused(Failure(MALFORMED, "a reply that is not to what was asked"))
+        return state
 
     def _drop_outliers(self, function: str, heard: dict[str, tuple[str, list[Heard]]], asked: int) -> None:
         sites, values = self._run.sites, {site: [one.value for one in found] for site, (_, found) in heard.items()}

@@ -80,6 +80,10 @@ class Group:
         """Leave a site out, until it answers."""
         self._left_out[site] = _Absence(self._calls + 1)
 
+    def rest(self, nth: int) -> None:
+        """Wait before sites are asked again, for the nth time from 0 on."""
+        time.sleep(self._pause * 2**nth)
+
     def ask(
         self,
         sites: Collection[str],
@@ -87,6 +91,8 @@ class Group:
         read: Callable[[str, bytes], T],
         least: int,
         hello: Callable[[Collection[str], float], Mapping[str, Failure]] | None = None,
+        failures: dict[str, Failure] | None = None,
+        halted: Callable[[int, int, int, Mapping[str, Failure]], Halted] | None = None,
     ) -> dict[str, T]:
         """Ask some sites, and return what those who replied said.
 
@@ -97,19 +103,23 @@ class Group:
             least: with fewer replies than this the others are asked again, and then the run is :class:`Halted`.
             hello: asks sites whether they are there, within so many seconds, and returns who is not; None: whoever is left out
                 is not asked.
+            failures: where to note why others did not reply.
+            halted: makes the error, as :func:`too_few` does.
         """
         self._calls += 1
         if hello is not None:
             self._look_for(sites, hello)
-        failures = {site: Failure(GONE, "it is left out, as it did not answer") for site in sites if site in self._left_out}
+        failures = {} if failures is None else failures
+        failures |= {site: Failure(GONE, "it is left out, as it did not answer") for site in sites if site in self._left_out}
         heard = self._call([site for site in sites if site not in self._left_out], make, read, failures)
         for nth in range(self.retries):
             if len(heard) >= min(least, len(sites)):
                 break
-            time.sleep(self._pause * 2**nth)
+            self.rest(nth)
             heard |= self._call([site for site in sites if site not in heard], make, read, failures)
         if len(heard) < min(least, len(sites)):
-            raise too_few(len(heard), len(sites), least, {s: f for s, f in failures.items() if s not in heard})
+            said = {site: failure for site, failure in failures.items() if site not in heard}
+            raise (halted or too_few)(len(heard), len(sites), least, said)
         return {site: heard[site] for site in sites if site in heard}
 
     def _call(

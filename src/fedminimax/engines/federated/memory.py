@@ -58,6 +58,7 @@ class Memory:
         self.run, self._first = run, first
         self._folder = None if folder is None else folder / run
         self._states: dict[str, Tree] = {}  # the newest, and all of them where there is no folder
+        self._others: dict[str, Tree] = {}
         self.answered: Answered | None = None
         if self._folder is not None:
             self.answered = _read(self._folder / _LAST, Answered)
@@ -87,9 +88,7 @@ class Memory:
             answered: the reply, and the notes of the round.
         """
         if self._folder is not None and (name is not None or answered.notes):
-            if not self._folder.exists():
-                self._folder.mkdir(parents=True)
-                _forget_old_runs(self._folder.parent)
+            self._make_folder()
             if name is not None:
                 write_atomically(self._path(name), wire.encode((name, state)))
             write_atomically(self._folder / _LAST, wire.encode(answered))
@@ -97,6 +96,28 @@ class Memory:
         if name is not None:
             self._states[name] = state
         self.answered = answered
+
+    def keep(self, name: str, what: Tree) -> None:
+        """Keep something else of the run under a name."""
+        self._others[name] = what
+        if self._folder is not None:
+            self._make_folder()
+            write_atomically(self._folder / f"{name}.fmx", wire.encode(what))
+            sync_folder(self._folder)
+
+    def kept(self, name: str) -> Tree:
+        """Return what was kept under a name; None: nothing was."""
+        if name not in self._others and self._folder is not None:
+            found = _read(self._folder / f"{name}.fmx", object)
+            if found is not None:
+                self._others[name] = found
+        return self._others.get(name)
+
+    def _make_folder(self) -> None:
+        assert self._folder is not None
+        if not self._folder.exists():
+            self._folder.mkdir(mode=0o700, parents=True)  # what is in it is nobody else's business
+            _forget_old_runs(self._folder.parent)
 
     def forget_but(self, names: set[str]) -> None:
         """Forget the states that no request will name again."""

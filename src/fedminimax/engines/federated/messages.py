@@ -1,8 +1,9 @@
 """What a server and a site say to each other, and what is wrong with what they say.
 
 A request is a dict with an ``id`` and one of ``hello`` (who are you), ``letters`` (do this for an exchange of a round) and
-``parts`` (measure this). A reply has the request's ``id``, and what was asked for or ``failed``: a category and the type of an
-exception, never its text, which may hold data.
+``parts`` (measure this); those of a secure sum have ``secure`` (see :mod:`fedminimax.engines.federated.secure`).
+A reply has the request's ``id``, and what was asked for or ``failed``: a category and the type of an exception, never its text,
+which may hold data.
 """
 
 from __future__ import annotations
@@ -24,6 +25,19 @@ START = "start"
 """The name of the state that a client has before its first exchange."""
 LOST = "lost"
 """The category of a site that has not the state, or the notes, that it is asked to go on from."""
+NOT_FINITE, OUT_OF_RANGE, IN_THE_OPEN, REFUSES, OTHERWISE, NO_KEYS = "finite", "range", "open", "refuses", "otherwise", "keys"
+_WITHHELD = {
+    NOT_FINITE: "it withheld its reply: it is not finite, or the guard refused it",
+    OUT_OF_RANGE: "it withheld its reply: a number is beyond Secure.limit, which was agreed on; agree on a higher one, or give "
+    "guard=Guard(max_norm=...)",
+    IN_THE_OPEN: "it gives vectors to secure sums only, and Secure.open_numbers numbers in the open",
+    REFUSES: "it refused a step of a secure sum: there are too few sites, or it was told of others before",
+    OTHERWISE: "it refused a step of a secure sum: it has answered it, or another attempt, already",
+    NO_KEYS: "it has no keys for this secure sum: it may have been started again",
+}
+"""Why a site withholds a reply, by category, where sums are secure."""
+UNSEALED = "unsealed"
+"""The category of a site to which a message came that is not the one which a neighbour sealed for it."""
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,96}")
 _RUN = re.compile(r"[0-9a-f]{8,32}")
 _SLACK = 2**16
@@ -34,6 +48,18 @@ _T = TypeVar("_T")
 
 class Malformed(Exception):
     """A message is not what it should be; the text is ours, and holds nothing of the message."""
+
+
+class Withheld(Exception):
+    """A site will not give a reply, where sums are secure.
+
+    Args:
+        kind: the category.
+    """
+
+    def __init__(self, kind: str):
+        super().__init__(_WITHHELD[kind])
+        self.kind = kind
 
 
 class Refused(Exception):
@@ -95,6 +121,13 @@ def name(value: Any) -> str:
     return value
 
 
+def run_name(value: Any) -> str:
+    """Return the name of a run that a message carries."""
+    if not isinstance(value, str) or not _RUN.fullmatch(value):
+        raise Malformed("the run is none")
+    return value
+
+
 def whose(value: Any) -> Whose:
     """Return which client a site is, as a message tells."""
     right = isinstance(value, Whose) and all(type(n) is int and 0 <= n < 2**31 for n in value)
@@ -109,8 +142,7 @@ def asked(message: dict[str, Any]) -> Ask:
     if len(wanted) < len(Ask._fields):
         raise Malformed("a field is missing")
     ask = Ask(**wanted)
-    if not isinstance(ask.run, str) or not _RUN.fullmatch(ask.run):
-        raise Malformed("the run is none")
+    run_name(ask.run)
     if not isinstance(ask.keep, list) or not isinstance(ask.letters, list) or not isinstance(ask.noted, bool):
         raise Malformed("a field is of the wrong type")
     for label in (ask.id, ask.turn, ask.state, *ask.keep):
@@ -125,16 +157,17 @@ def _check_letter(letter: Any) -> None:
         "function": lambda v: isinstance(v, str),
         "round": lambda v: type(v) is int and 0 <= v < 2**31,
         "place": lambda v: isinstance(v, str) and bool(_NAME.fullmatch(v)),
-        "key": lambda v: _is_array(v, (2,), "uint32"),
-        "steps_word": lambda v: _is_array(v, (), "uint32"),
-        "steps": lambda v: v is None or _is_array(v, (), "int32"),
+        "key": lambda v: is_array(v, (2,), "uint32"),
+        "steps_word": lambda v: is_array(v, (), "uint32"),
+        "steps": lambda v: v is None or is_array(v, (), "int32"),
         "arguments": lambda v: isinstance(v, tuple),
     }
     if not isinstance(letter, dict) or not all(field in letter and right(letter[field]) for field, right in kinds.items()):
         raise Malformed("a letter is none")
 
 
-def _is_array(value: Any, shape: tuple[int, ...], dtype: str) -> bool:
+def is_array(value: Any, shape: tuple[int, ...], dtype: str) -> bool:
+    """Tell whether a value is an array of this shape and type."""
     return isinstance(value, np.ndarray) and value.shape == shape and value.dtype.name == dtype
 
 
@@ -184,6 +217,10 @@ def _refusal(said: Any) -> Refused:
         return Refused(Failure(REFUSED, "it has lost its state of this run"), lost=True)
     if kind == MALFORMED:
         return Refused(Failure(REFUSED, "it could not read the request"))
+    if kind in _WITHHELD:
+        return Refused(Failure(REFUSED, _WITHHELD[kind]))
+    if kind == UNSEALED:
+        return Refused(Failure(REFUSED, "a neighbour's message or key came to it altered, old or not sealed for it"))
     shown = f" ({error})" if isinstance(error, str) and error.isidentifier() and len(error) <= 64 else ""
     return Refused(Failure(ERROR, f"its program failed{shown}"))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import inspect
 import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +22,27 @@ from fedminimax.data.clients import ClientData
 from fedminimax.data.remote import RemoteClients, alike
 from fedminimax.engines.evaluation import own_parts
 from fedminimax.engines.exchange import Heard, carry_out, host
-from fedminimax.engines.federated import messages
+from fedminimax.engines.federated import gossip_messages, messages
+from fedminimax.engines.federated.ledger import Ledger
 from fedminimax.engines.federated.memory import Answered, LostState, Memory, reply_of
-from fedminimax.engines.federated.messages import LOST, Ask, Malformed, Whose
+from fedminimax.engines.federated.messages import LOST, Ask, Malformed, Whose, Withheld
+from fedminimax.engines.federated.secret import Secret
+from fedminimax.engines.federated.secure import contribution, fixed_point, measures
+from fedminimax.engines.federated.secure.settings import Secure
+from fedminimax.engines.federated.secure.wanted import desk_of
 from fedminimax.engines.federated.transport import ERROR, MALFORMED
 from fedminimax.errors import InputError
 from fedminimax.federation.guard import finite
+from fedminimax.federation.privacy import Privacy
+from fedminimax.metrics.parts import Part
 from fedminimax.players import Tree
 from fedminimax.problems.forms import AnyProblem
+from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.problems.robust import Problem
+
+if TYPE_CHECKING:  # which need `cryptography`, as only a network's sites do
+    from fedminimax.engines.federated.node import Node
+    from fedminimax.engines.federated.peers import Identity
 
 
 class Worker:
@@ -43,6 +57,14 @@ class Worker:
         data: the site's examples: :class:`ClientData` of one client, or a pytree of arrays over its examples.
         folder: where its client's states are kept; None: in memory, and lost with the process.
         held_out: the site's shares of held-out data by name, such as {"test": data}.
+        privacy: what protects its replies, the server's own too. The site holds to it whatever the server asks.
+        budget: the epsilon beyond which the site does not reply any more, counted by itself over all runs; None: there is none.
+        replayable: for tests: let the noise come from the run's seed, which the server knows, and not from a secret of the
+            site. The simulator then replays the run, and the server can take the noise off again.
+        secure: the site gives vectors to secure sums only, as the server's ``Federation(..., secure=...)`` asks for; None: to
+            the server.
+        identity: signs the keys with which neighbours of a network seal what they send each other; None: keys are taken as
+            they come.
     """
 
     def __init__(
@@ -52,11 +74,26 @@ class Worker:
         data: ClientData | Tree,
         folder: str | Path | None = None,
         held_out: Mapping[str, ClientData | Tree] | None = None,
+        privacy: Privacy | None = None,
+        budget: float | None = None,
+        replayable: bool = False,
+        secure: Secure | None = None,
+        identity: Identity | None = None,
     ):
+        if isinstance(problem, PersonalizedProblem) and importlib.util.find_spec("cryptography") is None:
+            raise InputError("Neighbours seal what they send each other: install fedminimax[federation], for cryptography.")
         self._problem, self._algorithm, self._data = problem, algorithm, _own(data)
         self._folder = None if folder is None else Path(folder)
         self._held_out: dict[int | str, ClientData] = {name: _own(share) for name, share in (held_out or {}).items()}
+        self._privacy = privacy
+        self._secret = None if privacy is None or replayable else Secret(self._folder)
+        if privacy is None and budget is not None:
+            raise InputError("A budget of epsilon needs noise to spend it on: give privacy=Privacy(...) too.")
+        self._ledger = None if privacy is None else Ledger(privacy, self._folder, budget)
+        self._secure, self._desk = secure, None if secure is None else desk_of(secure)
         self._memory: Memory | None = None
+        self._identity = identity
+        self._node: Node | None = None
         self._bindings: dict[Whose, tuple[Problem, ClientData]] = {}
 
     def handle(self, request: bytes) -> bytes:
@@ -69,11 +106,17 @@ class Worker:
             id = messages.name(ask.get("id"))
             if "hello" in ask:
                 return wire.encode({"id": id, "hello": self._hello()})
+            if "secure" in ask:
+                return self._in_secret(ask, request)
+            if isinstance(self._problem, PersonalizedProblem):
+                return self._as_node(ask)
             if "parts" in ask:
                 return wire.encode({"id": id, "parts": self._parts(ask)})
-            return self._exchange(messages.asked(ask))
+            return self._exchange(messages.asked(ask), request)
         except (Malformed, InputError) as error:
             return messages.failed(id, MALFORMED, type(error).__name__)
+        except Withheld as withheld:
+            return messages.failed(id, withheld.kind)
         except LostState:
             return messages.failed(id, LOST)
         except Exception as error:  # whatever it is, the server learns its type, and the site stays
@@ -83,30 +126,61 @@ class Worker:
         return {
             **_described(self._data),
             "held_out": {str(name): _described(share) for name, share in self._held_out.items()},
-            "agrees": agreement(self._problem, self._algorithm),
+            "agrees": agreement(self._problem, self._algorithm, self._privacy, self._secure),
             "versions": versions(),
         }
 
-    def _parts(self, ask: dict[str, Any]) -> Tree:
+    def _parts(self, ask: dict[str, Any], hidden: bool = False) -> dict[str, Part]:
+        """Return the site's parts of metrics, of which what is summed is hidden in a secure sum or goes to the server."""
         whose, request = messages.whose(ask.get("whose")), ask["parts"]
         if not isinstance(request, dict):
             raise Malformed("the metrics are none")
         problem, data = self._bound(whose)
-        return own_parts(problem, whose.number, data, self._held_out, request)
+        parts = own_parts(problem, whose.number, data, self._held_out, request)
+        for part in parts.values():
+            contribution.check_open(part.each if hidden else part, self._secure)
+        return parts
 
-    def _exchange(self, ask: Ask) -> bytes:
+    def _in_secret(self, ask: dict[str, Any], request: bytes) -> bytes:
+        if self._desk is None:
+            raise Malformed("this site was started without secure sums")
+        return self._desk.answer(ask, request, self._contribution)
+
+    def _contribution(self, message: dict[str, Any], exchange: str) -> tuple[dict[str, Any], np.ndarray]:
+        """Return what a site says of an exchange beside its vector, and the vector for a secure sum.
+
+        What is remembered has a name that no request can have: it is told to nobody in the open.
+        """
+        assert self._secure is not None
+        if "parts" in message:
+            summed, apart = measures.own(self._parts(message, hidden=True))
+            return {"each": apart}, fixed_point.pack(summed, self._secure)
+        ask = messages.asked({**message, "id": exchange})
+        done: Any = wire.decode(self._exchange(ask, wire.encode(ask._asdict()), hidden=True))
+        total = contribution.weighted(done["replies"], message["secure"])
+        return {"state": done["state"]}, fixed_point.pack(total, self._secure)
+
+    def _exchange(self, ask: Ask, request: bytes, hidden: bool = False) -> bytes:
+        """Do what is asked for an exchange and return the reply, which is hidden in a secure sum or goes to the server."""
+        key = f"{ask.id}#" if hidden else ask.id
         problem, data = self._bound(ask.whose)
         memory = self._of_run(ask.run, problem)  # which replaces that of another run when something has come of it
-        if memory.answered is not None and memory.answered.id == ask.id:
+        if memory.answered is not None and memory.answered.id == key:
             return reply_of(memory.answered)
         state, notes = memory.state(ask.state), memory.notes(ask.turn)
         replies, learnt, kept = [], None, dict(notes)
-        for letter in ask.letters:
+        for nth, letter in enumerate(ask.letters):
             note = notes.get(letter["place"])
             if ask.noted and note is None:
                 raise LostState
             _check_program(self._algorithm, letter["function"])
-            out, work = carry_out(problem, self._algorithm, data, ask.whose.number, letter, state, note)
+            noise = None if self._secret is None else jnp.asarray(self._secret.key(request, nth))
+            client = problem, self._algorithm, data, ask.whose.number
+            out, work = carry_out(*client, letter, state, note, self._privacy, noise)
+            if self._privacy is not None and self._ledger is not None:
+                self._ledger.spend(self._privacy.parts(out.value))
+            if not hidden:
+                contribution.check_open(out.value, self._secure)
             if out.state is not None and finite(out.value):
                 learnt = host(out.state)
             if out.note is not None:
@@ -114,9 +188,23 @@ class Worker:
             replies.append(host(Heard(out.value, work)._asdict()))
         name = None if learnt is None else ask.id
         reply = wire.encode({"id": ask.id, "state": ask.state if name is None else name, "replies": replies})
-        memory.remember(name, learnt, Answered(ask.id, ask.turn, kept, np.frombuffer(reply, np.uint8)))
+        memory.remember(name, learnt, Answered(key, ask.turn, kept, np.frombuffer(reply, np.uint8)))
         memory.forget_but({ask.id, ask.state, *ask.keep})
         self._memory = memory
+        return reply
+
+    def _as_node(self, ask: dict[str, Any]) -> bytes:
+        """Answer as a node of a network: nobody is told the site's players, and nobody else's programs are run on them."""
+        from fedminimax.engines.federated.node import Node
+        from fedminimax.engines.federated.node_round import Here
+
+        errand, node = gossip_messages.errand(ask), self._node
+        if node is None or (node.run, node.whose) != (errand.run, errand.whose):
+            problem, data = self._bound(errand.whose)
+            here = Here(problem, self._algorithm, data, errand.whose.number)  # type: ignore[arg-type]
+            node = Node(here, errand.run, errand.whose, self._folder, self._held_out, self._identity)
+        reply = node.answer(ask, errand)
+        self._node = node  # which replaces that of another run when something has come of it
         return reply
 
     def _of_run(self, run: str, problem: Problem) -> Memory:
@@ -146,15 +234,30 @@ def _described(data: ClientData) -> dict[str, Any]:
     return {"size": data.total, "example": empty, "batching": data.batching}
 
 
-def agreement(problem: AnyProblem, algorithm: Algorithm) -> dict[str, str]:
+def agreement(
+    problem: AnyProblem, algorithm: Algorithm, privacy: Privacy | None = None, secure: Secure | None = None
+) -> dict[str, str]:
     """Return what a server and its sites must have in common, as texts by name."""
     solved: Any = getattr(problem, "robust", problem)
     return {
         "the problem": str(solved.name),
         "the method": re.sub(r" at 0x[0-9a-f]+", "", repr(algorithm)),
         "numbers (jax_enable_x64)": jnp.zeros(()).dtype.name,
+        "the privacy": str(privacy),
         "fedminimax": __version__,
+        "the secure sum": "none" if secure is None else repr(secure),
+        **_network(solved),
     }
+
+
+def _network(problem: Any) -> dict[str, str]:
+    """Return who talks to whom, where that is part of the problem: a digest of the gossip matrix, and the coupling."""
+    if not isinstance(problem, PersonalizedProblem):
+        return {}
+    graph = problem.network
+    edges = np.asarray(graph.edges, np.int64).tobytes() + np.asarray(graph.weights, np.float64).tobytes()
+    digest = hashlib.sha256(edges).hexdigest()[:16]
+    return {"the network": f"{graph!r}, {digest}", "the coupling": repr(problem.coupling)}
 
 
 def versions() -> dict[str, str]:
