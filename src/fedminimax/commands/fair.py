@@ -8,23 +8,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedminimax import folders, plots
-from fedminimax.commands.printing import print_found, print_sheet
+from fedminimax import plots
 from fedminimax.data import datasets, published, tabular
 from fedminimax.data.federation import CLASSIFICATION, REGRESSION, Federation
 from fedminimax.data.silos import silos
 from fedminimax.errors import InputError
 from fedminimax.fairness.comparison import Comparison
 from fedminimax.fairness.contests import checked, contest
-from fedminimax.fairness.page import render
-from fedminimax.fairness.sheets import MOST_ROWS, Sheet, column_sheet, label_sheet, trade_off_sheet
+from fedminimax.fairness.printing import print_federation, print_found, print_sheet
+from fedminimax.fairness.sheets import Sheet, trade_off_sheet
 from fedminimax.fairness.words import EQUAL, check_choice, penalty_of, penalty_text, settings_of
+from fedminimax.fedfair.writing import MODEL, write
 from fedminimax.models import MLP
 from fedminimax.penalties import Penalty
 from fedminimax.problems.robust_model import ENTROPY, SQUARED
-from fedminimax.saved.folder import check_target, load_model, save_model
+from fedminimax.saved.folder import check_target
 
-_MODEL = "model"
 _TABLE_ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
 
 
@@ -56,6 +55,9 @@ class Request:
     min_rows: int = 20
     seeds: int = 1
     seed: int = 0
+    federation: str | None = None
+    sites: list[str] = field(default_factory=list)
+    least: int | None = None
     command: str = ""
 
 
@@ -64,46 +66,21 @@ def fair(request: Request, folder: Path, console: Console | None = None) -> Comp
     console = console or Console()
     penalties = check(request)
     check_folder(folder)
-    check_target(folder / _MODEL)
+    check_target(folder / MODEL)
+    for option, value in (("--site", request.sites), ("--least", request.least)):
+        if value:
+            raise InputError(f"{option} is for sites that keep their rows: say --federation trial, or --federation inprocess.")
     federation = load(request)
-    _describe(federation, request, console)
+    print_federation(federation, Path(request.data).name, request.min_rows, console)
     found = _compare(federation, request, request.methods, penalties[0], console)
     print_found(found, console)
     folder.mkdir(parents=True, exist_ok=True)
-    figures, more = found.figures(folder), list[Sheet]()
+    more, drawn = list[Sheet](), list[Path]()
     if len(penalties) > 1:
         sheet, drawn = _trade_off(federation, request, found, penalties, folder, console)
-        figures, more = [*figures, *drawn], [sheet]
-    weaknesses, use = _keep(found, folder / _MODEL, request.command)
-    title, page = f"{Path(request.data).name}: {_predicted(federation)}", folder / "report.html"
-    page.write_text(render(found, title, figures, request.command, more, weaknesses, use), encoding="utf-8")
-    written = [*_files(found, folder), *figures]
-    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
-    console.print(f"[bold]The page to send: {page}[/bold]\n{use}", soft_wrap=True, highlight=False)
+        more = [sheet]
+    write(found, folder, Path(request.data).name, request.command, console, more, drawn)
     return found
-
-
-def _keep(found: Comparison, folder: Path, command: str) -> tuple[list[str], str]:
-    """Write the model to keep, with its card; return what it is bad at, and how to use it."""
-    federation = found.federation
-    save_model(
-        folder,
-        network=found.network,
-        x=found.kept.x,
-        encoder=federation.encoder,
-        method=found.winner,
-        settings=found.settings[found.winner],
-        summary=found.summary_dict() | {"command": command},
-        loss=found.asked["loss"],
-        threshold=found.threshold,
-        positive=federation.positive,
-        federation=federation,
-    )
-    python = f"fm.load_model({str(folder)!r}).predict(...)"
-    how = python if federation.encoder is None else f"fedminimax predict {folder} new.csv --out scores.csv"
-    return load_model(
-        folder
-    ).weaknesses, f"The model and its card are in {folder} (trained by {found.winner}). To use it: {how}"
 
 
 def check(request: Request) -> list[Penalty]:
@@ -186,38 +163,6 @@ def _federate(table: tabular.Table, request: Request) -> Federation:
     )
 
 
-def _predicted(federation: Federation) -> str:
-    encoder = federation.encoder
-    return "a class by site" if encoder is None else f"{encoder.label} by {encoder.client}"
-
-
-def _describe(federation: Federation, request: Request, console: Console) -> None:
-    """Say before training what the columns were taken for, who has what, and what was left out."""
-    train, test = federation.train, federation.test
-    what = f"{len(federation.classes)} classes" if federation.classes else "a quantity"
-    console.print(
-        f"[bold]{Path(request.data).name}[/bold]: {train.count} clients with {train.smallest} to {train.largest} training "
-        f"examples each, {train.total} in all; {test.total} for testing; {len(federation.features)} features, {what} "
-        "to predict."
-    )
-    for sheet in (column_sheet(federation), label_sheet(federation)):
-        if sheet is not None:
-            print_sheet(sheet, console, MOST_ROWS)
-    for note in federation.notes:
-        console.print(note, highlight=False, markup=False)
-    if federation.missing:
-        most = sorted(federation.missing.items(), key=lambda item: -item[1])
-        listed = ", ".join(f"{column} {count}" for column, count in most[:5])
-        more = f" and {len(most) - 5} columns more" if len(most) > 5 else ""
-        console.print(
-            f"Missing values: {listed}{more}. A missing number becomes the mean, and is marked; a missing category is one."
-        )
-    if federation.dropped:
-        listed = ", ".join(f"{name} ({count})" for name, count in list(federation.dropped.items())[:6])
-        more = f" and {len(federation.dropped) - 6} more" if len(federation.dropped) > 6 else ""
-        console.print(f"Left out, with fewer than {request.min_rows} rows or nothing to learn from: {listed}{more}.")
-
-
 def _compare(
     federation: Federation, request: Request, methods: list[str], penalty: Penalty, console: Console, **options: object
 ) -> Comparison:
@@ -246,13 +191,6 @@ def _compare(
 def _network(request: Request, federation: Federation) -> MLP | None:
     """Return the network with hidden layers that was asked for; None: a linear model."""
     return MLP(tuple(request.hidden), len(federation.classes or [1])) if request.hidden else None
-
-
-def _files(found: Comparison, folder: Path) -> list[Path]:
-    found.table().to_csv(folder / "table.csv", index_label="method")
-    found.clients().to_csv(folder / "clients.csv", index_label="client")
-    folders.write_json(folder / "summary.json", found.summary_dict())
-    return [folder / "table.csv", folder / "clients.csv", folder / "summary.json"]
 
 
 def _trade_off(

@@ -101,6 +101,13 @@ def _lacking(names: list[str], counts: npt.NDArray[np.int64]) -> str:
 
 def _quantities(federation: Federation) -> list[list[str]]:
     mean, deviation = federation.target_scale or (0.0, 1.0)
+    if federation.target_means is not None:  # the rows are elsewhere, and their least and most are single rows'
+        sizes = np.asarray(federation.train.sizes) + np.asarray(federation.test.sizes)
+        each = zip(federation.names, sizes, federation.target_means, strict=True)
+        return [
+            *([name, f"{n:,}", f"{own:.4g}", "–", "–"] for name, n, own in each),
+            ["all", f"{sizes.sum():,}", f"{mean:.4g}", "–", "–"],
+        ]
     parts = zip(federation.train, federation.test, strict=True)
     sites = [np.concatenate([part["labels"] for part in both]) * deviation + mean for both in parts]
     row = lambda name, own: [name, f"{len(own):,}", f"{own.mean():.4g}", f"{own.min():.4g}", f"{own.max():.4g}"]

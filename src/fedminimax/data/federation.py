@@ -42,6 +42,7 @@ class Federation:
             there is none, and None without such a column.
         class_counts: how many rows of each class each client has, [N, C], training and test rows together; None for a
             regression, and for data that is no table.
+        target_means: of a regression whose rows are elsewhere, the mean of each client's training labels: all that is known.
     """
 
     train: ClientData
@@ -59,3 +60,4 @@ class Federation:
     notes: list[str] = field(default_factory=list)
     groups: npt.NDArray[Any] | None = None
     class_counts: npt.NDArray[np.int64] | None = None
+    target_means: list[float] | None = None

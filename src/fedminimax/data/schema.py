@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -78,7 +78,7 @@ class Schema:
         return rows_of(frame, self.numeric, self.categorical, self.dates)
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
     """What a column looks like."""
 
     role: str
@@ -110,15 +110,29 @@ def decide(
         exclude: columns not to use.
     """
     wanted, unwanted = _chosen(frame, name, label, client, include, exclude)
-    schema = Schema([])
+    looks = {}
     for column in frame.columns:
         if column == label:
-            look = _Look(LABEL, CATEGORY, float(read.missing.mean()), len(read.distinct), read.note, read.note)
+            looks[column] = Look(LABEL, CATEGORY, float(read.missing.mean()), len(read.distinct), read.note, read.note)
         elif column == client:
             sites = texts_of(frame[column])
-            look = _Look(CLIENT, CATEGORY, float((sites.codes < 0).mean()), len(sites.distinct))
+            looks[column] = Look(CLIENT, CATEGORY, float((sites.codes < 0).mean()), len(sites.distinct))
         else:
-            look = _looked_at(frame[column], name, column in unwanted)
+            looks[column] = look_at(frame[column], name, column in unwanted)
+    return settle(looks, name, wanted, unwanted)
+
+
+def settle(looks: Mapping[str, Look], name: str, wanted: Collection[str], unwanted: Collection[str]) -> Schema:
+    """Return the schema of columns, by what they look like.
+
+    Args:
+        looks: of every column.
+        name: the table's, for messages.
+        wanted: columns to use although they are dates or identifiers.
+        unwanted: columns not to use.
+    """
+    schema = Schema([])
+    for column, look in looks.items():
         used, note = _use(look, str(column), name, column in wanted, column in unwanted)
         schema.columns.append(Column(column, look.role, used, look.missing, look.distinct, note))
         if look.said and (used or look.role == LABEL):
@@ -174,7 +188,7 @@ def require(column: str, frame: pd.DataFrame, use: str, name: str) -> None:
         raise InputError(f"{name} has no column {column!r} to {use}{hint}: choose one of {', '.join(known[:_SHOWN])}{more}.")
 
 
-def _use(look: _Look, column: str, name: str, wanted: bool, unwanted: bool) -> tuple[bool, str]:
+def _use(look: Look, column: str, name: str, wanted: bool, unwanted: bool) -> tuple[bool, str]:
     """Return whether a column is a feature, and the note on it."""
     if unwanted and look.role not in (LABEL, CLIENT):
         return False, "excluded"
@@ -193,18 +207,25 @@ def _use(look: _Look, column: str, name: str, wanted: bool, unwanted: bool) -> t
 # -- what a column looks like -------------------------------------------------------------------------------------------
 
 
-def _looked_at(values: pd.Series[Any], name: str, unwanted: bool) -> _Look:
+def look_at(values: pd.Series[Any], name: str, unwanted: bool) -> Look:
+    """Return what a column looks like.
+
+    Args:
+        values: the column.
+        name: the table's, for messages.
+        unwanted: whether it is not to be used; then it may be of whatever kind.
+    """
     try:
         return _look(values, name)
     except InputError:
         if not unwanted:
             raise
-        return _Look(CATEGORY, CATEGORY, float(values.isna().mean()), 0)  # of whatever kind it is: nobody reads it
+        return Look(CATEGORY, CATEGORY, float(values.isna().mean()), 0)  # of whatever kind it is: nobody reads it
 
 
-def _look(values: pd.Series[Any], name: str) -> _Look:
+def _look(values: pd.Series[Any], name: str) -> Look:
     if types.is_datetime64_any_dtype(values):
-        return _varying(_Look(DATE, DATE, float(values.isna().mean()), int(values.nunique()), _DATES, "", ISO))
+        return _varying(Look(DATE, DATE, float(values.isna().mean()), int(values.nunique()), _DATES, "", ISO))
     if is_number(values):
         return _of_numbers(as_numbers(values), str(values.name), types.is_integer_dtype(values))
     if not (
@@ -219,7 +240,7 @@ def _look(values: pd.Series[Any], name: str) -> _Look:
     return _of_texts(texts) if fixed else _of_written(texts, str(values.name))
 
 
-def _of_written(texts: Texts, name: str) -> _Look:
+def _of_written(texts: Texts, name: str) -> Look:
     """Return what texts look like that may be numbers or dates."""
     numbers = read_numbers(texts)
     if numbers.fits:
@@ -231,7 +252,7 @@ def _of_written(texts: Texts, name: str) -> _Look:
         days = texts.per_row(dates.values, np.nan, np.float64)
         distinct = len(np.unique(days[~np.isnan(days)]))
         said = _listed(_FIRST.get(dates.form[:2], ""), odd_ones(dates.odd))
-        return _varying(_Look(DATE, DATE, float(np.isnan(days).mean()), distinct, _listed(_DATES, said), said, dates.form))
+        return _varying(Look(DATE, DATE, float(np.isnan(days).mean()), distinct, _listed(_DATES, said), said, dates.form))
     look = _of_texts(texts)
     # A number or two among texts, such as a code, is nothing to wonder at.
     if look.role == CATEGORY and numbers.share < _MOSTLY and not np.isnan(numbers.values).all():
@@ -245,9 +266,9 @@ def _listed(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _of_texts(texts: Texts) -> _Look:
+def _of_texts(texts: Texts) -> Look:
     rows, distinct = int(texts.counts.sum()), len(texts.distinct)
-    look = _Look(CATEGORY, CATEGORY, float((texts.codes < 0).mean()), distinct)
+    look = Look(CATEGORY, CATEGORY, float((texts.codes < 0).mean()), distinct)
     if rows >= _ENOUGH and distinct >= _NEARLY * rows:
         note = "a different text in every row" if distinct == rows else f"{distinct:,} different texts in {rows:,} rows"
         return look._replace(role=ID, note=note)
@@ -256,10 +277,10 @@ def _of_texts(texts: Texts) -> _Look:
     return _varying(look)
 
 
-def _of_numbers(numbers: npt.NDArray[np.float64], name: str, whole: bool) -> _Look:
+def _of_numbers(numbers: npt.NDArray[np.float64], name: str, whole: bool) -> Look:
     known = numbers[~np.isnan(numbers)]
     distinct = len(np.unique(known))
-    look = _Look(NUMBER, NUMBER, 1 - len(known) / max(len(numbers), 1), distinct)
+    look = Look(NUMBER, NUMBER, 1 - len(known) / max(len(numbers), 1), distinct)
     if not np.isfinite(known).all():
         return look  # and an error, as soon as it is used
     # pandas makes floats of whole numbers where one is missing; other floats were measured.
@@ -279,7 +300,7 @@ def _identify(numbers: npt.NDArray[np.float64], name: str) -> bool:
     return pairs >= _PAIRS or _NAMES.search(name) is not None
 
 
-def _varying(look: _Look) -> _Look:
+def _varying(look: Look) -> Look:
     """Return the look, as a constant where a column has one value or none. Missing ones among them make a second value."""
     if look.distinct + (look.missing > 0) > 1:
         return look

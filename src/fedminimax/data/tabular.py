@@ -277,16 +277,23 @@ def _split(held: _Held, owner: _Places, names: Sequence[str], share: float, seed
     tested = held.official.copy()
     for own, name in zip(np.split(order, ends[:-1]), names, strict=True):
         if not held.official[own].any():
-            tested[own] = _tested(pd.factorize(classes[0][own])[0], share, [seed, zlib.crc32(name.encode())])
+            tested[own] = tested_rows(classes[0][own], share, seed, name)
     return order[~tested[order]], order[tested[order]]
 
 
-def _tested(classes: _Places, share: float, seed: Sequence[int]) -> npt.NDArray[np.bool_]:
+def tested_rows(labels: npt.NDArray[Any], share: float, seed: int, name: str) -> npt.NDArray[np.bool_]:
     """Return which of a client's rows to test on: at least one, not all, and of each class its share, give or take one.
 
     The only row of a class is kept for training, where the class would otherwise be unknown, unless all rows are such.
+
+    Args:
+        labels: the class of each row; all alike for a quantity.
+        share: how many of them, between 0 and 1.
+        seed: of the shuffles.
+        name: the client's, on which its shuffle depends, and on no other client.
     """
-    generator = np.random.default_rng(seed)
+    classes = pd.factorize(labels)[0]
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     order = generator.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
     common = order[np.bincount(classes)[classes[order]] > 1]

@@ -136,27 +136,43 @@ def appraise(
         seed: of the draws.
     """
     rows = next(iter(judges.values()))[0].rows
-    tables = {name: _Table(runs, measures, first, share) for name, runs in judges.items()}
+    whole = np.ones((1, len(rows)))
+    tables = {n: _Table([judge(whole) for judge in runs], measures, first, share) for n, runs in judges.items()}
     for counts in drawn(rows, draws, seed):
-        for table in tables.values():
-            table.add(counts)
+        for name, table in tables.items():
+            table.add([judge(counts) for judge in judges[name]])
     return {name: table.scored() for name, table in tables.items()}
+
+
+def scored(
+    once: Sequence[Judged], draws: Sequence[Judged], measures: Sequence[Measure], first: Measure, *, share: Floats
+) -> Scored:
+    """Return how good a model is, by numbers that are known already.
+
+    Args:
+        once: of each run, the numbers on the test rows, [1, N].
+        draws: of each run, those of all draws, [draws, N].
+        measures: what to judge by.
+        first: the measure of which every site's interval is wanted too.
+        share: the sites' weights in the average, [N].
+    """
+    table = _Table(once, measures, first, share)
+    table.add(draws)
+    return table.scored()
 
 
 class _Table:
     """One model's numbers, as the draws come."""
 
-    def __init__(self, judges: Sequence[Judge], measures: Sequence[Measure], first: Measure, share: Floats) -> None:
-        self.judges, self.measures, self.first = judges, measures, first
-        self.once = [judge(np.ones((1, len(judge.rows)))) for judge in judges]
+    def __init__(self, once: Sequence[Judged], measures: Sequence[Measure], first: Measure, share: Floats) -> None:
+        self.once, self.measures, self.first = once, measures, first
         self.picks = [{m.name: _Pick.of(one.sites[m.name][0], m, share) for m in measures} for one in self.once]
         self.draws: list[dict[str, Floats]] = []
         self.each: list[np.ndarray] = []
         self.again: list[Floats] = []
 
-    def add(self, counts: Floats) -> None:
-        """Judge the runs on some draws."""
-        found = [judge(counts) for judge in self.judges]
+    def add(self, found: Sequence[Judged]) -> None:
+        """Take in the runs' numbers on some draws."""
         self.draws.append({m.name: self._summaries(m.name, found).mean(axis=0) for m in self.measures})
         each = np.array([one.sites[self.first.name] for one in found])
         self.each.append(each.mean(axis=0).astype(np.float32))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import metrics, models
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.data.federation import CLASSIFICATION, Federation
 from fedminimax.errors import InputError
 from fedminimax.fairness import baselines as base
@@ -21,12 +21,12 @@ from fedminimax.fairness.judging import Busy, Judging, Tell
 from fedminimax.fairness.measures import Choice, first_measure, measures_of
 from fedminimax.fairness.tuning import (
     BUDGET,
-    MOST_SEARCHES,
+    SIMULATED,
+    Trials,
     Tuned,
     further,
     make,
     search_space,
-    smoothness,
     to_search,
     tune,
 )
@@ -175,31 +175,32 @@ def weighed(problem: RobustProblem, name: str) -> RobustProblem:
 
 def tune_all(
     problem: RobustProblem,
-    train: ClientData,
+    train: ClientSource,
     methods: Sequence[str],
     given: Mapping[str, Mapping[str, float]],
     how: Training,
     tell: Tell,
     busy: Busy,
+    trials: Trials = SIMULATED,
 ) -> dict[str, Tuned]:
     """Search the step sizes of all methods, and again for all of them while the best of one lies on an edge."""
     if all(name in given and not to_search(name, _any_grid(name), given[name]) for name in methods):
         return {}
-    start = problem.losses(problem.x0, train)
+    start = trials.losses(problem, train)
     total = max(float(jnp.sum(problem.penalty.maximize(start))), 1e-12)
-    scale = smoothness(problem, train), float(jnp.mean(start)), train.count, how.local_steps, total
+    scale = trials.smoothness(problem, train), float(jnp.mean(start)), train.count, how.local_steps, total
     grids = {name: to_search(name, search_space(name, *scale), given.get(name, {})) for name in methods}
     grids = {name: grid for name, grid in grids.items() if grid}
     tuned: dict[str, Tuned] = {}
-    for turn in range(MOST_SEARCHES):
+    for turn in range(trials.most):
         for name, grid in grids.items():
             with busy(f"{name}: {np.prod([len(v) for v in grid.values()])} settings for {how.search_rounds} rounds"):
                 tuned[name] = tune(
-                    weighed(problem, name), train, name, grid, tuned.get(name), rounds=how.search_rounds, **how.common,
-                    fixed=given.get(name),
+                    weighed(problem, name), train, name, grid, tuned.get(name), trials.search,
+                    rounds=how.search_rounds, **how.common, fixed=given.get(name),
                 )  # fmt: skip
         edged = [name for name, one in tuned.items() if one.edges]
-        if not edged or turn == MOST_SEARCHES - 1:
+        if not edged or turn == trials.most - 1:
             break
         tell(f"The best of {', '.join(edged)} lies on the edge of what was tried: up to {BUDGET} settings more for each.")
         grids = {name: further(one) for name, one in tuned.items()}

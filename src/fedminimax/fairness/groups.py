@@ -60,12 +60,24 @@ def group_rates(judge: Judge, groups: npt.NDArray[Any], draws: int = DRAWS, seed
     once = rates(np.ones((1, len(rows))))[0]
     drawn_rates = np.concatenate([rates(counts) for counts in drawn(rows, draws, seed)])
     counts = cells.sum(axis=0).astype(np.intp).reshape(2, -1).T
+    return rates_of([str(n) for n in names], counts, once, drawn_rates)
+
+
+def rates_of(names: list[str], counts: npt.NDArray[np.intp], once: Floats, drawn_rates: Floats) -> Rates:
+    """Return the rates by group with their intervals and gaps.
+
+    Args:
+        names: the groups.
+        counts: how many test rows are positive, and how many are not, [groups, 2].
+        once: the groups' TPR, and after them their FPR, [2 groups].
+        drawn_rates: the same in each draw, [draws, 2 groups].
+    """
     found = [Number(float(once[k]), *interval(drawn_rates[:, k])) for k in range(len(once))]
     gaps = {
         rate: _gap(once[part], drawn_rates[:, part], counts[:, column] >= FEW)
         for column, (rate, part) in enumerate({"TPR": slice(0, len(names)), "FPR": slice(len(names), None)}.items())
     }
-    return Rates([str(n) for n in names], counts, found[: len(names)], found[len(names) :], gaps)
+    return Rates(names, counts, found[: len(names)], found[len(names) :], gaps)
 
 
 def _gap(once: Floats, draws: Floats, enough: npt.NDArray[np.bool_]) -> Number:

@@ -16,17 +16,18 @@ _EDGE = float(np.log(_LEAST / (1 - _LEAST)))
 HALF = 0.5
 
 
-def histogram(probability: npt.ArrayLike, positive: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return a site's counts of negative and positive rows by the bin of their predicted log-odds, [2, BINS].
+def histogram(probability: npt.ArrayLike, positive: npt.ArrayLike, bins: int = BINS) -> npt.NDArray[np.int64]:
+    """Return a site's counts of negative and positive rows by the bin of their predicted log-odds, [2, bins].
 
     Args:
         probability: of the positive class, for each of the site's rows.
         positive: whether each row is of that class.
+        bins: how many.
     """
     p = np.clip(np.asarray(probability, float), _LEAST, 1 - _LEAST)
-    place = (np.log(p / (1 - p)) - _EDGE) / (-2 * _EDGE) * BINS
-    bins = np.minimum(place.astype(np.int64), BINS - 1)
-    return np.bincount(bins + BINS * np.asarray(positive, np.int64), minlength=2 * BINS).reshape(2, BINS)
+    place = (np.log(p / (1 - p)) - _EDGE) / (-2 * _EDGE) * bins
+    found = np.minimum(place.astype(np.int64), bins - 1)
+    return np.bincount(found + bins * np.asarray(positive, np.int64), minlength=2 * bins).reshape(2, bins)
 
 
 def best_threshold(counts: npt.NDArray[np.int64]) -> float:
@@ -42,5 +43,5 @@ def best_threshold(counts: npt.NDArray[np.int64]) -> float:
     spared = np.concatenate([[0], negative.cumsum()[:-1]]) / negative.sum()
     balanced = called + spared
     best = np.flatnonzero(balanced >= balanced.max() - 1e-12)
-    odds = _EDGE + (-2 * _EDGE) * best[len(best) // 2] / BINS
+    odds = _EDGE + (-2 * _EDGE) * best[len(best) // 2] / counts.shape[1]
     return float(1 / (1 + np.exp(-odds)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,9 @@ import numpy as np
 
 from fedminimax import metrics, players
 from fedminimax.algorithms import ALGORITHMS, Algorithm
-from fedminimax.data.clients import ClientData
+from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.fairness.words import fields_of, method_of
+from fedminimax.players import Tree
 from fedminimax.problems.base import over_all
 from fedminimax.problems.robust import RobustProblem
 from fedminimax.sweep import Sweep, sweep
@@ -65,7 +66,31 @@ class Tuned:
         return {key: [value for grid in self.grids for value in grid[key]] for key in self.grids[0]}
 
 
-def tune(problem: RobustProblem, clients: ClientData, name: str, grid: Grid, before: Tuned | None = None, **how: Any) -> Tuned:
+class Trials(NamedTuple):
+    """How step sizes are found out about: in the simulator, or among sites that keep their data.
+
+    Attributes:
+        search: runs every combination of a grid, as :func:`search` does.
+        losses: returns every client's loss at the start, given problem and clients.
+        smoothness: returns the curvature L there, given problem and clients.
+        most: how often at most a method is searched.
+    """
+
+    search: Callable[..., Sweep]
+    losses: Callable[[RobustProblem, Any], jax.Array]
+    smoothness: Callable[[RobustProblem, Any], float]
+    most: int
+
+
+def tune(
+    problem: RobustProblem,
+    clients: ClientSource,
+    name: str,
+    grid: Grid,
+    before: Tuned | None = None,
+    by: Callable[..., Sweep] | None = None,
+    **how: Any,
+) -> Tuned:
     """Search a grid, and return the best of it and of the searches before.
 
     Args:
@@ -74,9 +99,11 @@ def tune(problem: RobustProblem, clients: ClientData, name: str, grid: Grid, bef
         name: the method.
         grid: values of each hyper-parameter.
         before: the searches before.
+        by: how to search; by default :func:`search`.
         how: ``rounds``, ``local_steps`` and ``batch_size``, as for :func:`search`; ``fixed``, other hyper-parameters.
     """
-    found = search(problem, clients, name, grid, **how)
+    searched: Callable[..., Sweep] = by or search
+    found = searched(problem, clients, name, grid, **how)
     if found.interrupted:
         raise KeyboardInterrupt  # half a search chooses nothing
     searches = (*(before.searches if before else ()), found)
@@ -204,7 +231,12 @@ def smoothness(problem: RobustProblem, clients: ClientData) -> float:
     slope = lambda x, data: over_all(problem.loss, (x,), data, weights, jax.grad)
     # The point is an argument: XLA on CPUs multiplies by constants wrongly.
     product = jax.jit(lambda x, v, data: jax.jvp(lambda x: slope(x, data), (x,), (v,))[1])
-    leaves, structure = jax.tree.flatten(problem.x0)
+    return largest_eigenvalue(problem.x0, lambda v: product(problem.x0, v, clients))
+
+
+def largest_eigenvalue(like: Tree, product: Callable[[Tree], Tree]) -> float:
+    """Return the largest eigenvalue of a symmetric matrix H by power iteration, given v -> Hv and a tree like v."""
+    leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     v = jax.tree.unflatten(structure, [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)])
     largest = 0.0
@@ -212,6 +244,10 @@ def smoothness(problem: RobustProblem, clients: ClientData) -> float:
         length = float(players.norm(v))
         if length == 0:
             break
-        v = product(problem.x0, players.scale(v, 1.0 / length), clients)
+        v = product(players.scale(v, 1.0 / length))
         largest = float(players.norm(v))
     return max(largest, 1e-12)
+
+
+SIMULATED = Trials(search, lambda problem, clients: problem.losses(problem.x0, clients), smoothness, MOST_SEARCHES)
+"""In the simulator."""

@@ -75,6 +75,8 @@ def _data(summary: Mapping[str, Any]) -> str:
     if sites:
         total = {key: sum(row.get(key) or 0 for row in sites) for key in ("train", "test")}
         blocks.append(f"{len(sites)} sites, {total['train']:,} training and {total['test']:,} test rows.")
+    if stayed := (summary.get("asked") or {}).get("federation"):
+        blocks.append(str(stayed))
     if shares := summary.get("class_shares"):
         listed = ", ".join(f"{_escaped(name)} {100 * share:.1f}%" for name, share in shares.items() if share is not None)
         blocks.append(f"Classes among the training rows: {listed}.")
