@@ -4,7 +4,7 @@
 beside FLARE's own floor (an echo of the same bytes by each site's FLARE client).
 
 ``python benchmarks/federation.py conform`` runs every client-server method of the contract suite's table, 5 rounds, 3 sites,
-float64, and compares it with the simulator: the tests do so for two methods only.
+float64, all in one job of one federation, and compares them with the simulator: the tests do so for a third of them.
 """
 
 import argparse
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
 for place in (HERE, TESTS / "flare", TESTS / "algorithms"):
     sys.path.insert(0, str(place))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(TESTS / "algorithms"), os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(TESTS / "flare"), os.environ.get("PYTHONPATH", "")])
 
 import federations  # noqa: E402
 
@@ -27,14 +27,7 @@ from fedminimax.commands.federation import make_kits  # noqa: E402
 from fedminimax.flare.job import write_job  # noqa: E402
 from fedminimax.flare.trial import Trial, submit  # noqa: E402
 
-METHODS = """
-import roster
-
-METHODS = {
-    row.name: row.algorithm.replace(cohort_size=2) if getattr(row.algorithm, "cohort_size", None) else row.algorithm
-    for row in roster.ROSTER
-}
-"""
+RESULTS = HERE / "results"
 
 
 def speed(sites, floats, repeats):
@@ -60,32 +53,14 @@ def speed(sites, floats, repeats):
     return found
 
 
-def conform(wanted):
-    """Run every method as a federation and on the simulator, and say how far apart they end."""
-    import jax
-    import numpy as np
-    import roster
+def conform(wanted, seconds):
+    """Run every method as a federation, all in one job, and on the simulator; return how far apart they end, by name."""
+    import many
 
-    begin, end = federations.STUDY.index("METHODS = {"), federations.STUDY.index("class Until")
-    federations.STUDY = federations.STUDY[:begin] + METHODS + federations.STUDY[end:]
-    federations.STUDY = federations.STUDY.replace(
-        'method in ("CDMAGE", "FessGDA")', "METHODS[method].solves is fm.MinimaxProblem"
-    )
-    for row in roster.ROSTER:
-        if wanted.lower() not in row.name.lower():
-            continue
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="fmx") as name:
-            kits = federations.kits_of(Path(name), row.name)
-            with federations.running(kits) as trial:
-                outcome = trial.wait(120)
-            if outcome["status"] != "finished":
-                print(f"{row.name}: {outcome}")
-                continue
-            found, simulated = federations.result_of(trial.run).state, federations.simulated(kits.agreement).state
-        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(simulated), strict=True)
-        apart = max(float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float)), initial=0.0)) for a, b in pairs)
-        print(f"{row.name}: {apart:.1e} apart, {time.monotonic() - begun:.0f} s", flush=True)
+    numbers = [k for k, name in enumerate(many.NAMES) if wanted.lower() in name.lower()]
+    with tempfile.TemporaryDirectory(prefix="fmx") as name:
+        found = federations.methods(Path(name), numbers, seconds)
+    return {many.NAMES[number]: apart for number, apart in found.items()}
 
 
 def _change(kit, change):
@@ -116,17 +91,30 @@ def _patiently(call, seconds=60):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["speed", "conform"])
-    parser.add_argument("--sites", type=int, default=3)
+    parser.add_argument("--sites", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--floats", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6, 10**7])
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--method", default="", help="only methods whose name has this in it")
+    parser.add_argument("--seconds", type=float, default=900.0, help="how long all methods may take")
     given = parser.parse_args()
     if given.what == "speed":
-        print("| floats | FLARE's echo, s | ours, s | ratio |\n|---|---|---|---|")
-        for row in speed(given.sites, given.floats, given.repeats):
-            print(f"| {row['floats']:,} | {row['floor']:.4f} | {row['ours']:.4f} | {row['ours'] / row['floor']:.2f} |")
+        print("| sites | floats | FLARE's echo, s | ours, s | ratio |\n|---|---|---|---|---|")
+        found = []
+        for sites in given.sites:
+            for row in speed(sites, given.floats, given.repeats):
+                found.append({"sites": sites, **row})
+                shown = f"{row['floor']:.4f} | {row['ours']:.4f} | {row['ours'] / row['floor']:.2f}"
+                print(f"| {sites} | {row['floats']:,} | {shown} |", flush=True)
+        _keep("federation_speed.json", found)
     else:
-        conform(given.method)
+        apart = conform(given.method, given.seconds)
+        for name, how_far in apart.items():
+            print(f"{name}: {how_far if isinstance(how_far, str) else f'{how_far:.1e} apart'}")
+        _keep("federation_conform.json", apart)
+
+
+def _keep(name, found):
+    (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import fedminimax as fm
 from fedminimax.commands.federation import make_kits
 from fedminimax.experiments.kinds import own as made_by
 from fedminimax.flare.agreement import Agreement
+from fedminimax.flare.job import write_job
 from fedminimax.flare.trial import Trial, free_port
 from fedminimax.result import Result
 
@@ -24,6 +25,8 @@ SIZES = (5, 9, 7)
 STUDY = '''
 """A least-squares model against weights on the sites."""
 
+import json
+import time
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -41,10 +44,18 @@ METHODS = {
 
 
 class Until:
-    def __init__(self, path):
-        self.path = path
+    """Ends the run when there is a file, and writes every round's model beside it; takes its time until there is another."""
+
+    def __init__(self, path, pause):
+        self.path, self.pause = path, pause
+
+    def wants(self, run):
+        return run.round + 1
 
     def on_rounds(self, run):
+        with self.path.with_name("models.txt").open("a") as models:
+            models.write(json.dumps([run.round, *map(float, run.state.x)]) + "\\n")
+        time.sleep(0.0 if self.path.with_name("hurry").exists() else self.pause)
         if self.path.exists():
             run.stop("there was enough")
 
@@ -56,11 +67,11 @@ def loss(x, batch):
 PROBLEM = fm.RobustProblem(loss, jnp.zeros(4), fm.ChiSquare(0.1), name="least squares")
 
 
-def study(clients, method, enough):
+def study(clients, method, enough, pause):
     shared = method in ("CDMAGE", "FessGDA")
     metrics = {"losses": fm.metrics.ClientLoss(each=True)}
     problem = PROBLEM.as_minimax() if shared else PROBLEM
-    return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough))])
+    return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough), pause)])
 '''
 TERMS = """
 name = "small"
@@ -79,6 +90,7 @@ x64 = true
 [study.settings]
 method = "{method}"
 enough = "{enough}"
+pause = {pause}
 [row]
 inputs = {{shape = [4], dtype = "float64"}}
 labels = {{shape = [], dtype = "float64"}}
@@ -91,11 +103,11 @@ def rows(site):
     return {"inputs": inputs, "labels": inputs @ np.arange(4.0) + SITES.index(site) + rng.normal(size=len(inputs))}
 
 
-def write(folder, method, rounds=5, timeout=6.0):
+def write(folder, method, rounds=5, timeout=6.0, pause=0.0):
     """Write a federation's files, with each site's rows."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.py").write_text(STUDY)
-    known = {"sites": json.dumps(SITES), "port": free_port(), "rounds": rounds, "method": method}
+    known = {"sites": json.dumps(SITES), "port": free_port(), "rounds": rounds, "method": method, "pause": pause}
     (folder / "federation.toml").write_text(TERMS.format(**known, timeout=timeout, enough=folder / "enough"))
     for site in SITES:
         own = folder / "sites" / site
@@ -105,9 +117,9 @@ def write(folder, method, rounds=5, timeout=6.0):
     return Agreement.read(folder / "federation.toml")
 
 
-def kits_of(folder, method, rounds=5):
+def kits_of(folder, method, rounds=5, **settings):
     """Write a federation's files and make its kits."""
-    write(folder, method, rounds)
+    write(folder, method, rounds, **settings)
     return make_kits(Path(os.path.relpath(folder)))  # as a user names it
 
 
@@ -125,13 +137,14 @@ def result_of(run):
     return Result.load(run / "result.fmx")
 
 
-def simulated(agreement, like=None):
+def simulated(agreement, like=None, observers=()):
     """Return what the simulator makes of the same study, with the rounds of a result, and replaying who answered in it."""
     with jax.enable_x64(True):
         clients = fm.ClientData.from_list([rows(site) for site in SITES])
         study = made_by(agreement.study.function, [agreement.folder])(clients, **agreement.study.settings)
         rounds = agreement.study.rounds if like is None else like.rounds
         settings = {"rounds": rounds, "eval_every": rounds, "seed": agreement.study.seed, "metrics": study.metrics}
+        settings["observers"] = observers
         return fm.run(study.problem, clients, study.algorithm, **settings, trace=None if like is None else like.trace)
 
 
@@ -142,6 +155,25 @@ def same(found, wanted, tolerance=1e-8):
     for a, b in zip(found, wanted, strict=True):
         assert np.asarray(a).dtype in (np.float64, np.int32, np.int64)
         np.testing.assert_allclose(a, b, atol=tolerance, rtol=0)
+
+
+class Models:
+    """The model after every round, as an observer of the simulator sees it."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def wants(self, run):
+        return run.round + 1
+
+    def on_rounds(self, run):
+        self.seen[run.round] = np.asarray(run.state.x)
+
+
+def models(folder):
+    """Return the model after every round, as a run has written it; of a round that was run again, the last."""
+    lines = [json.loads(line) for line in (folder / "models.txt").read_text().splitlines()]
+    return {int(line[0]): np.array(line[1:]) for line in lines}
 
 
 def answered(trial, site):
@@ -161,3 +193,42 @@ def until(condition, seconds, what):
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen within {seconds} s"
         time.sleep(0.05)
+
+
+def with_worker(kits, site, module):
+    """Let a site run another module as its worker."""
+    path = kits.site(site) / "local" / "resources.json"
+    path.write_text(path.read_text().replace('"folder": "fedminimax"', f'"folder": "fedminimax", "worker": "{module}"'))
+
+
+def methods(folder, numbers, seconds):
+    """Run methods of the contract suite's table in one job of one federation, each for five rounds.
+
+    Return, by number, how far its state is from the simulator's at most, or what went wrong.
+    """
+    import many
+
+    kits, out = kits_of(folder, "Scaffold"), folder / "out"
+    out.mkdir()
+    for site in SITES:
+        with_worker(kits, site, "many")
+    path = kits.server / "local" / "resources.json"
+    path.write_text(path.read_text().replace("fedminimax.flare.coordinator.Coordinator", "many.Main"))
+    job = write_job(folder / "job", "run")
+    path = job / "server" / "config" / "config_fed_server.json"
+    flow = {"id": "main", "path": "many.Main", "args": {"numbers": list(numbers), "out": str(out)}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"workflows": [flow]}))
+    with Trial(kits) as trial:
+        trial.submit(job)
+        until(lambda: trial.remember() or (out / "over.json").exists(), seconds, "the end of the methods")
+    return {number: _apart(many, kits.agreement, number, out) for number in numbers}
+
+
+def _apart(many, agreement, number, out):
+    if (out / f"{number}.txt").exists():
+        return (out / f"{number}.txt").read_text()
+    with jax.enable_x64(True), np.load(out / f"{number}.npz") as stored:
+        clients = fm.ClientData.from_list([rows(site) for site in SITES])
+        wanted = many.go(agreement, number, clients, engine=fm.Simulator("vmap", 1))
+        found = [stored[name] for name in stored.files]
+        return max(float(np.max(np.abs(a - b), initial=0.0)) for a, b in zip(found, wanted, strict=True))

@@ -63,7 +63,8 @@ def test_where_the_server_is_may_differ(folder):
         ('["north", "south"]', '["north", "server"]', "another party"),
         ('["north", "south"]', '["north", "so/uth"]', "cannot be a name"),
         ("rounds = 50", "rounds = 0", "study.rounds"),
-        ("rounds = 50", "rouns = 50", "study.rounds"),
+        ("rounds = 50", "rouns = 50", r"no key study\.rouns \(did you mean 'rounds'"),
+        ("min_replies = 1", "min_replies = 3", "min_replies is 3, but there are 2 sites"),
         ('dtype = "int32"', 'dtype = "words"', "type of numbers"),
         ("[server]", "[server", "not TOML"),
     ],
@@ -122,3 +123,18 @@ def test_check_says_what_is_run_and_what_is_told(folder):
     assert "south has 5 rows" in said
     assert "ScaffPD" in said
     assert Agreement.read(folder / "federation.toml").fingerprint in said
+
+
+def test_settings_that_the_study_does_not_take_are_said(folder):
+    bring(folder)
+    changed(own(folder) / "federation.toml", "rho = 0.1", "rhoo = 0.1")
+    with pytest.raises(InputError, match=r"settings.*study\.py:study.*rho"):
+        federation.check(own(folder), Console(quiet=True))
+
+
+def test_a_file_that_is_not_there_is_named_with_its_site(folder):
+    site = bring(folder)
+    site.check_sources()
+    (own(folder) / "rows.npz").unlink()
+    with pytest.raises(InputError, match=r"south: there is no file rows\.npz"):
+        site.check_sources()

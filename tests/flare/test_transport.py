@@ -13,7 +13,6 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from fedminimax.engines.federated.resident import Failed
 from fedminimax.engines.federated.transport import Failure
-from fedminimax.errors import InputError
 from fedminimax.flare import labels
 from fedminimax.flare.site import Site
 from fedminimax.flare.transport import FlareTransport
@@ -100,15 +99,22 @@ def test_who_failed_is_first_asked_whether_it_is_there():
     assert sorted(cell.sent) == [("a", labels.ASK), ("b", labels.ASK)]
 
 
-def test_a_job_that_is_aborted_asks_no_more():
+def test_a_job_that_is_aborted_waits_for_nobody():
     from nvflare.apis.signal import Signal
 
-    abort = Signal()
-    transport = FlareTransport(Cell(lambda *_: ok(b"")), ["a"], abort=abort)
-    assert transport.present() == {"a": None}
-    abort.trigger(True)
-    with pytest.raises(InputError, match="resume"):
-        transport.ask({"a": b"?"}, 1.0)
+    abort, held = Signal(), threading.Event()
+
+    def answer(site, topic, request, cut):
+        while site == "hangs" and not cut.triggered:
+            held.set()
+            time.sleep(0.01)
+        return ok(b"")
+
+    transport = FlareTransport(Cell(answer), ["a", "hangs"], abort=abort, patience=0.1)
+    threading.Thread(target=lambda: held.wait(10) and abort.trigger(True)).start()
+    answers = transport.ask({"a": b"?", "hangs": b"?"}, 1e6)
+    assert set(answers.replies) == {"a"}
+    assert answers.failures["hangs"].kind == "timeout"
 
 
 class Worker:

@@ -11,20 +11,16 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, Agreement, SiteFile
-from fedminimax.flare.job import FINISHED, write_job
+from fedminimax.flare.job import write_job
 
 if TYPE_CHECKING:
     from fedminimax.flare.kits import Kits
 
 KITS, JOB, RUN = "kits", "federation", "run"
-_COLOURS = {"answered": "green", "slow": "yellow", "gone": "red"}
 
 
 def need_flare() -> None:
@@ -85,6 +81,9 @@ def check(folder: Path, console: Console | None = None) -> None:
 
     console = console or Console()
     site = SiteFile.read(folder / SITE_FILE)
+    if site.agreement.is_fair:
+        _check_fair(site, console)
+        return
     study, rows = study_of(site.agreement), site.rows()
     count = len(next(iter(rows.values())))
     say = lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -94,8 +93,35 @@ def check(folder: Path, console: Console | None = None) -> None:
     code = site.folder / site.agreement.study.function.partition(":")[0]
     digest = f", sha256 {hashlib.sha256(code.read_bytes()).hexdigest()[:16]}" if code.is_file() else ""
     say(f"On them is run: {site.agreement.study.function}{digest}: {study.algorithm!r}")
+    between = hasattr(study.problem, "network")
+    sends = (
+        "sealed for the site's neighbours what the method sends each round" if between else "what the method sends each round"
+    )
+    say(f"The server is told how many rows there are and their shapes, {sends}, and the metrics' parts.")
+    say(f"The study's fingerprint, which must be the server's too: {site.agreement.fingerprint}")
+
+
+def _check_fair(site: SiteFile, console: Console) -> None:
+    """Show what a site of a fair study tells the server before training, as it will leave."""
+    from fedminimax.fedfair.asking import TROUBLES, Trouble
+    from fedminimax.fedfair.sketch import sketch
+    from fedminimax.flare.fair import fair_worker, question_of
+
+    say = lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False)
+    worker, table = fair_worker(site), site.table()
+    try:
+        told = sketch(table, question_of(site.agreement), worker.least)
+    except Trouble as trouble:
+        raise InputError(f"{site.name} {TROUBLES[trouble.code].format(column=trouble.column)}.") from None
+    say(f"{site.name} has {told['rows']:,} rows. Before training the server is told, of each column:")
+    for column, seen in told["columns"].items():
+        counted = f"{seen['missing']:,} missing, {seen['distinct']:,} different, {seen['odd']:,} texts among numbers or dates"
+        say(f"  {column}: {seen['role']} ({counted})")
+    say(f"  {site.agreement.study.settings['label']}, which is predicted: {told['label']['classes'] or 'a quantity'}")
     say(
-        "The server is told how many rows there are and their shapes, what the method sends each round, and the metrics' parts."
+        "then of the training rows each number's count, mean and squared deviations, and the categories that at least "
+        f"{worker.least} rows have; how many rows of each class there are; what the methods send each round; and of each model "
+        "numbers about all test rows together, with histograms of scores (docs/fair_federation.md has the list)."
     )
     say(f"The study's fingerprint, which must be the server's too: {site.agreement.fingerprint}")
 
@@ -131,63 +157,8 @@ def submit(kit: Path, console: Console | None = None) -> str:
     try:
         id = send(kit.resolve(), kit.name, job, timeout=10.0)
     except ConnectionError as error:
-        raise InputError(f"FLARE's server cannot be reached ({error}): start it first.") from None
+        raise InputError(
+            f"The job was not submitted, as {error}: start the kits of the server and of the coordinator."
+        ) from None
     (console or Console()).print(f"The server has taken the job {id}.", highlight=False)
     return id
-
-
-def up(folder: Path, sites: int, rounds: int, timeout: float, console: Console | None = None) -> Path:
-    """Run a whole federation on this machine, show how its sites stand, and end in a report; return the report.
-
-    Args:
-        folder: of the federation; where there is none, one on the digits is written.
-        sites: how many sites a new one has.
-        rounds: how many rounds a new one has.
-        timeout: seconds that the run may take.
-        console: where to print.
-    """
-    folder = folder.resolve()  # processes run elsewhere
-    need_flare()
-    from fedminimax.flare.trial import Trial, free_port
-    from fedminimax.report import report
-
-    console = console or Console()
-    if not (folder / FEDERATION_FILE).exists():
-        names = [f"site-{k + 1}" for k in range(sites)]
-        init(folder, names, port=free_port(), rounds=rounds)
-        bring_digits(folder, names)
-    with Trial(make_kits(folder, console)) as trial:
-        console.print(f"{len(trial.sites)} sites, a server and a coordinator run; submitting the job.", highlight=False)
-        trial.submit()
-        with Live(console=console, refresh_per_second=4) as live:
-            for standing in trial.watch(timeout):
-                live.update(_table(standing))
-        outcome = trial.outcome() or {}
-    if outcome.get("status") != FINISHED:
-        raise InputError(f"The run is not over: {outcome.get('why')}. It goes on with the same command.")
-    target = folder / RUN
-    shutil.copytree(trial.run, target, dirs_exist_ok=True)
-    page = Path(report(target, target / "report.html"))
-    console.print(f"All is down again. Report: {page}", highlight=False, soft_wrap=True)
-    return page
-
-
-def _table(standing: dict[str, dict[str, Any]]) -> Table:
-    table = Table("site", "stands", "answered", "failed", "why")
-    for site, known in standing.items():
-        colour = _COLOURS.get(known["stands"], "magenta")
-        stands = f"[{colour}]{known['stands'] or '-'}[/{colour}]"
-        table.add_row(site, stands, str(known["answered"]), str(known["failed"]), known["why"])
-    return table
-
-
-def bring_digits(folder: Path, sites: Sequence[str]) -> None:
-    """Divide the digits among the sites, unalike, and write each one's rows into its folder."""
-    from fedminimax.data import datasets
-    from fedminimax.data.silos import silos
-
-    train = silos(datasets.load("digits"), len(sites), 0.3, seed=0).train
-    for k, site in enumerate(sites):
-        fields: Any = train[k]
-        inputs, labels = np.asarray(fields["inputs"], np.float32), np.asarray(fields["labels"], np.int32)
-        np.savez(folder / "sites" / site / "rows.npz", inputs=inputs, labels=labels)

@@ -59,7 +59,7 @@ def federation_up_command(
     timeout: Annotated[float, typer.Option(help="Seconds that the run may take.")] = 3600.0,
 ) -> None:
     """Run a whole federation on this machine, every party a process, and end in a report; what was stopped goes on."""
-    from fedminimax.commands.federation import up
+    from fedminimax.commands.federation_trial import up
 
     if sites < 1:
         raise InputError(f"--sites is {sites}: give at least 1.")

@@ -15,16 +15,21 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedminimax.errors import InputError
+from fedminimax.errors import InputError, nearest
 from fedminimax.experiments.kinds import find_file, own
 from fedminimax.flare import labels
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FEDERATION_FILE, SITE_FILE = "federation.toml", "site.toml"
+FAIR = "fair"
+"""The function of a study that is `fedminimax fair` among the sites: its settings are the question, and it needs no row."""
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
@@ -58,6 +63,17 @@ class Server(BaseModel):
     admin: str = "admin@federation.local"
 
 
+class SecureTerms(BaseModel):
+    """How sums over sites hide each of them; None is as in :class:`fedminimax.engines.federated.Secure`."""
+
+    model_config = _STRICT
+    least: Annotated[int, Field(ge=2)] | None = None
+    threshold: Annotated[int, Field(ge=2)] | None = None
+    bits: _Count | None = None
+    limit: Annotated[float, Field(gt=0)] | None = None
+    open_numbers: Annotated[int, Field(ge=0)] | None = None
+
+
 class Terms(BaseModel):
     """What is run, and how long anybody is waited for."""
 
@@ -70,6 +86,7 @@ class Terms(BaseModel):
     timeout: _Seconds = 60.0
     min_replies: _Count = 1
     x64: bool = False
+    secure: bool | SecureTerms = False
     settings: dict[str, Any] = {}
 
 
@@ -81,7 +98,7 @@ class Agreement(BaseModel):
         server: where the server is.
         study: what is run.
         sites: their names, in the order of the clients' numbers.
-        row: by name, the fields of a row.
+        row: by name, the fields of a row; of a fair study none, whose columns are found out.
         folder: where the file is; the study's own file is beside it.
     """
 
@@ -90,7 +107,7 @@ class Agreement(BaseModel):
     server: Server = Server()
     study: Terms
     sites: Annotated[list[str], Field(min_length=1)]
-    row: Annotated[dict[str, RowField], Field(min_length=1)]
+    row: dict[str, RowField] = {}
     folder: Path = Path()
 
     @field_validator("name")
@@ -107,6 +124,23 @@ class Agreement(BaseModel):
             if _checked_name(name) in (labels.SERVER, labels.COORDINATOR):
                 raise ValueError(f"{name!r} is the name of another party: call the site otherwise")
         return value
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.study.min_replies > len(self.sites):
+            raise ValueError(f"min_replies is {self.study.min_replies}, but there are {len(self.sites)} sites: ask for fewer")
+        return self
+
+    @model_validator(mode="after")
+    def _described(self) -> Self:
+        if not self.row and not self.is_fair:
+            raise ValueError("[row] is missing: say what one row looks like")
+        return self
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether the study is `fedminimax fair`."""
+        return self.study.function == FAIR
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -143,7 +177,9 @@ class SiteFile(BaseModel):
         data: a file (.npz, .csv, .parquet), or a function of the site's own, "data.py:load", which is given ``config`` and
             returns a dict of arrays.
         held_out: by name, such as "test", rows to measure on and not to train on; each as ``data``.
-        config: what the function is given; of a table the name of its ``label`` column.
+        config: what the function is given; of a table the name of its ``label`` column; in a fair study ``least``, the rows
+            that a category, class or group must have to be named outside of the site.
+        budget: where the study adds noise to what sites send, the epsilon beyond which this one does not reply any more.
         agreement: the file beside this one.
         folder: where the file is.
     """
@@ -153,6 +189,7 @@ class SiteFile(BaseModel):
     data: str
     held_out: dict[str, str] = {}
     config: dict[str, Any] = {}
+    budget: float | None = None
     agreement: Agreement
     folder: Path = Path()
 
@@ -181,12 +218,29 @@ class SiteFile(BaseModel):
         """Return rows of the site by field, as they were agreed on: its data, or those of a source in ``held_out``."""
         return self.agreement.checked(self._stored(self.data if source is None else source))
 
+    def check_sources(self) -> None:
+        """Say so if a file that the site names is not there; no rows are loaded."""
+        for source in (self.data, *self.held_out.values()):
+            file, _, function = source.partition(":")
+            if not function or file.endswith(".py"):  # otherwise it is a module's function
+                self._found(file)
+
+    def _found(self, source: str) -> Path:
+        path = find_file(source, [self.folder])
+        if path is None:
+            raise InputError(f"{self.name}: there is no file {source} in {self.folder}: give the path of the site's data.")
+        return path
+
+    def table(self) -> pd.DataFrame:
+        """Return the site's rows as a table, for a fair study: of a file, or of a function's arrays by column."""
+        from fedminimax.fedfair.tables import table_of
+
+        return table_of(self.data, self.folder, self.config)
+
     def _stored(self, source: str) -> dict[str, np.ndarray]:
         if ":" in source:
             return dict(own(source, [self.folder])(self.config))
-        path = find_file(source, [self.folder])
-        if path is None:
-            raise InputError(f"There is no file {source} in {self.folder}: give the path of the site's data.")
+        path = self._found(source)
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as stored:
                 return {key: stored[key] for key in stored.files}
@@ -222,9 +276,21 @@ def _read(cls: type[_F], path: Path, **known: Any) -> _F:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML ({error}).") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}.") from None
+        raise InputError(f"{path}: {_mistake(cls, error)}.") from None
+
+
+def _mistake(cls: type[BaseModel], error: ValidationError) -> str:
+    """Return what is wrong first: a key that nobody knows, with the nearest one that there is, before what is then missing."""
+    found = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")[0]
+    where = ".".join(str(part) for part in found["loc"]) or "the file"
+    if found["type"] != "extra_forbidden":
+        return f"{where}: {found['msg'].removeprefix('Value error, ')}"
+    *tables, key = found["loc"]
+    known = list(cls.model_fields)
+    for table in tables:
+        part: Any = cls.model_fields[str(table)].annotation if str(table) in cls.model_fields else None
+        known = list(getattr(part, "model_fields", known))
+    return f"there is no key {where}{nearest(key, known)}"
 
 
 def _checked_name(value: str) -> str:

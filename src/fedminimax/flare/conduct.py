@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fedminimax import observers
 from fedminimax.engines.federated.engine import Federation
 from fedminimax.engines.federated.transport import Transport
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import Agreement
-from fedminimax.flare.job import FINISHED, OUTCOME, RESULT, SITES, STOPPED
-from fedminimax.flare.study import Study, study_of
-from fedminimax.flare.watch import Watched
+from fedminimax.flare.job import FINISHED, KNOWN, OUTCOME, RESULT, SITES, STOPPED
+from fedminimax.flare.study import Study, secure_of, study_of
+from fedminimax.flare.watch import Progress, Standing
 from fedminimax.folders import write_atomically
 from fedminimax.metrics import Metric, named
 from fedminimax.result import Result
 from fedminimax.run import run
 
 
-def conduct(agreement: Agreement, transport: Transport, folder: Path) -> Result:
+def conduct(agreement: Agreement, transport: Transport, folder: Path, aborted: Callable[[], bool] = lambda: False) -> Result:
     """Run what was agreed on, from the start or from the folder's newest checkpoint, and write how it ended.
 
     Args:
         agreement: what the parties agreed on.
         transport: what carries the messages; it is closed at the end.
         folder: where the run is kept.
+        aborted: tells whether the carrier wants the run to end; it then does so after a round, with a checkpoint.
     """
     terms = agreement.study
-    watched = Watched(transport, folder / SITES)
+    standing = Standing(transport.sites, folder / SITES)
     try:
         study = study_of(agreement)
-        engine = Federation(watched, timeout=terms.timeout, min_replies=terms.min_replies)
+        engine = Federation(
+            transport,
+            timeout=terms.timeout,
+            min_replies=terms.min_replies,
+            secure=secure_of(agreement),
+            known=folder / KNOWN,
+            tell=standing,
+        )
         result = run(
             study.problem,
             engine.clients,
@@ -43,12 +52,14 @@ def conduct(agreement: Agreement, transport: Transport, folder: Path) -> Result:
             engine=engine,
             record=True,
             progress=False,
-            observers=study.observers,
+            observers=[*observers.checked(study.observers), Progress(folder, aborted)],
+            privacy=study.privacy,
             folder=folder,
             checkpoint_every=terms.checkpoint_every,
         )
     finally:
-        watched.close()
+        standing.write()
+        transport.close()
     result.save(folder / RESULT)
     status = FINISHED if result.rounds >= terms.rounds else STOPPED
     told = {"status": status, "rounds": result.rounds, "why": result.stopped or ""}

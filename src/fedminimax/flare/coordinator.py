@@ -13,9 +13,14 @@ from nvflare.apis.impl.controller import Controller
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import FEDERATION_FILE, Agreement
 from fedminimax.flare.conduct import conduct
-from fedminimax.flare.job import FAILED, OUTCOME
+from fedminimax.flare.fair import conduct_fair
+from fedminimax.flare.job import FAILED, KNOWN, OUTCOME, SITES
 from fedminimax.flare.transport import FlareTransport
+from fedminimax.flare.watch import unknown
 from fedminimax.folders import write_atomically
+
+_SECONDS_FOR_ALL = 20.0
+"""How long a run that goes on waits for all of its sites: they take so long to find a server that was started again."""
 
 
 class Coordinator(Controller):
@@ -47,22 +52,35 @@ class Coordinator(Controller):
         root = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
         run = root / self.run
         run.mkdir(parents=True, exist_ok=True)
+        (run / OUTCOME).unlink(missing_ok=True)  # how an earlier job ended says nothing of this one
         try:
             agreement = Agreement.read(root / "local" / self.folder / FEDERATION_FILE)
             cell = fl_ctx.get_engine().get_cell()
             transport = FlareTransport(cell, agreement.sites, study=agreement.fingerprint, abort=abort_signal)
-            self._await(transport, abort_signal)
-            conduct(agreement, transport, run)
+            self._await(transport, run, agreement.study.min_replies, abort_signal)
+            aborted = lambda: bool(abort_signal.triggered)
+            if agreement.is_fair:
+                conduct_fair(agreement, transport, run)
+            else:
+                conduct(agreement, transport, run, aborted)
         except Exception as error:
             said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             write_atomically(run / OUTCOME, json.dumps({"status": FAILED, "why": said}).encode())
             self.log_exception(fl_ctx, "the run failed")
             self.system_panic(said, fl_ctx)
 
-    def _await(self, transport: FlareTransport, abort_signal: Any) -> None:
-        until = time.monotonic() + self.patience
+    def _await(self, transport: FlareTransport, run: Path, enough: int, abort_signal: Any) -> None:
+        """Wait until all sites are there, and meanwhile write who is not. A run that goes on does so with enough of them."""
+        begun, goes_on = time.monotonic(), (run / KNOWN).exists()
         while away := {site: why for site, why in transport.present().items() if why is not None}:
-            if abort_signal.triggered or time.monotonic() > until:
+            waited = time.monotonic() - begun
+            if goes_on and waited > min(_SECONDS_FOR_ALL, self.patience) and len(transport.sites) - len(away) >= enough:
+                return
+            if abort_signal.triggered or waited > self.patience:
                 said = ", ".join(f"{site} ({why.text or why.kind})" for site, why in away.items())
                 raise InputError(f"Not all sites are there: {said}. Start them, and then `fedminimax federation resume`.")
+            standing = unknown(transport.sites)
+            for site, why in away.items():
+                standing[site]["why"] = why.text
+            write_atomically(run / SITES, json.dumps(standing, indent=1).encode())
             time.sleep(0.5)

@@ -10,6 +10,9 @@ from fedminimax.flare import labels
 
 OUTCOME, SITES, RESULT = "outcome.json", "sites.json", "result.fmx"
 """In the folder of a run: how it ended, how the sites stand, and what came of it."""
+PROGRESS, STOP, KNOWN = "progress.json", "stop", "known.fmx"
+"""In the folder of a run: how far it is; a file that is put there to end it after the round that is under way; and what the
+sites said of themselves, with which it goes on though some of them are away."""
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 """How a run ends: with all of its rounds, with fewer, or not at all. What has a checkpoint can be gone on with."""
 

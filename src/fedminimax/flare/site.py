@@ -15,7 +15,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from fedminimax.engines.federated.resident import Failed, Resident
-from fedminimax.engines.federated.transport import ERROR, GONE, REFUSED
+from fedminimax.engines.federated.transport import ERROR, GONE, REFUSED, TIMEOUT
 from fedminimax.flare import labels
 from fedminimax.flare.agreement import SITE_FILE, SiteFile
 
@@ -31,15 +31,21 @@ class Site(FLComponent):
     authenticated the server by its certificate. Whatever goes wrong here reaches the server as a category, without text that
     could hold data. Nothing that the server sends is ever run or unpickled here: bytes go to the worker as they are.
 
+    A worker that hangs is noticed by its first late answer. From then on the site says at once that it is not there, so that
+    nobody waits for it, until the worker answers again.
+
     Args:
         folder: the site's files, in the kit's ``local`` folder.
+        worker: the module that is run as the site's worker, with the folder of its files as argument. An administrator's own
+            may wrap :func:`fedminimax.flare.worker.main`.
     """
 
-    def __init__(self, folder: str = "fedminimax"):
+    def __init__(self, folder: str = "fedminimax", worker: str = "fedminimax.flare.worker"):
         super().__init__()
-        self.folder = folder
+        self.folder, self.worker = folder, worker
         self._worker: Resident | None = None
         self._awake: Future[bytes] = Future()
+        self._latest: Future[Any] | None = None
         self._study = ""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="fedminimax")
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
@@ -58,12 +64,12 @@ class Site(FLComponent):
     def _start(self, folder: Path) -> None:
         site = SiteFile.read(folder / SITE_FILE)
         self._study = site.agreement.fingerprint
-        command = [sys.executable, "-m", "fedminimax.flare.worker", str(folder)]
+        command = [sys.executable, "-m", self.worker, str(folder)]
         self._worker = Resident(command, site.socket)
         self._wake()
 
     def _wake(self) -> None:
-        """Have the worker started. It answers anything once it has loaded its data, and it is there from then on."""
+        """Have the worker started, or waited for. It answers anything once it has loaded its data, and is there then."""
         assert self._worker is not None
         self._awake = self._pool.submit(self._worker.ask, b"", _SECONDS_TO_START)
 
@@ -82,17 +88,21 @@ class Site(FLComponent):
             return _failure(REFUSED, "the site is busy with earlier requests")
         answer: Future[Any] = self._pool.submit(self._answer, request)
         answer.add_done_callback(lambda _: self._waiting.release())
+        self._latest = answer
         return answer
 
     def _hello(self, request: Any) -> Any:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
+        if self._latest is not None and not self._latest.done():
+            return _failure(GONE, "its worker is busy with an earlier request")
         if not self._awake.done():
             return _failure(GONE, "its worker is not there yet")
-        if self._awake.exception() is not None:
+        if (error := self._awake.exception()) is not None:
             self._wake()
-            return _failure(GONE, "its worker does not start: see the site's console")
+            hangs = isinstance(error, Failed) and error.failure.kind == TIMEOUT
+            return _failure(GONE, "its worker hangs" if hangs else "its worker does not start: see the site's console")
         return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, b"")
 
     def _refusal(self, request: Any) -> Any:
@@ -110,6 +120,8 @@ class Site(FLComponent):
             seconds = float(request.get_header(labels.TIMEOUT))
             reply = self._worker.ask(bytes(request.payload), seconds)
         except Failed as failed:
+            if failed.failure.kind == TIMEOUT and self._awake.done():
+                self._wake()
             return _failure(*failed.failure)
         except Exception as error:  # whatever it says may hold data, and stays here
             self.logger.error(f"a request failed: {type(error).__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -12,7 +12,6 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from fedminimax.engines.federated.transport import ERROR, GONE, MALFORMED, REFUSED, TIMEOUT, Answers, Failure
-from fedminimax.errors import InputError
 from fedminimax.flare import labels
 
 _KINDS = {
@@ -25,6 +24,9 @@ _KINDS = {
     ReturnCode.AUTHENTICATION_ERROR: REFUSED,
     ReturnCode.INVALID_SESSION: REFUSED,
 }
+_SHARE = 0.8
+_LOOK_UP = 0.5
+"""Seconds after which a call that waits looks whether the job is aborted."""
 _SAID = {TIMEOUT, GONE, REFUSED, ERROR, MALFORMED}
 
 
@@ -38,7 +40,7 @@ class FlareTransport:
         cell: the job's place in FLARE's network (``fl_ctx.get_engine().get_cell()``).
         sites: the sites' names in the project, in the order of the clients' numbers.
         study: the fingerprint of the study; a site that has another refuses.
-        abort: FLARE's signal that the job is to end.
+        abort: FLARE's signal that the job is to end; from then on no call waits longer than ``patience``.
         patience: seconds for a site that failed to say that it is back.
     """
 
@@ -56,13 +58,9 @@ class FlareTransport:
             requests: by site.
             timeout: seconds for the whole call.
         """
-        if self._abort is not None and self._abort.triggered:
-            raise InputError("The job was aborted: go on with `fedminimax federation resume`.")
         cut, until = Signal(), time.monotonic() + timeout
         calls = {site: self._pool.submit(self._call, site, request, until, cut) for site, request in requests.items()}
-        wait(calls.values(), timeout)
-        cut.trigger(True)
-        outcomes = {site: _outcome(call) for site, call in calls.items()}
+        outcomes = self._outcomes(calls, until, cut)
         replies = {site: out for site, out in outcomes.items() if isinstance(out, bytes)}
         failures = {site: out for site, out in outcomes.items() if isinstance(out, Failure)}
         self._failed = (self._failed - set(replies)) | set(failures)
@@ -72,18 +70,28 @@ class FlareTransport:
         """Ask all sites whether they are there: by site, None, or why not."""
         cut, until = Signal(), time.monotonic() + timeout
         calls = {site: self._pool.submit(self._send, site, labels.HELLO, b"", until, cut) for site in self.sites}
-        wait(calls.values(), timeout)
-        cut.trigger(True)
-        outcomes = {site: _outcome(call) for site, call in calls.items()}
+        outcomes = self._outcomes(calls, until, cut)
         return {site: out if isinstance(out, Failure) else None for site, out in outcomes.items()}
 
     def close(self) -> None:
         """Make no more calls. The sites stay as they are."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _outcomes(self, calls: Mapping[str, Future[bytes | Failure]], until: float, cut: Signal) -> dict[str, bytes | Failure]:
+        """Wait for calls, and return what came of them; once the job is aborted, nobody is waited for longer than a moment."""
+        left: Collection[Future[bytes | Failure]] = calls.values()
+        while left and (now := time.monotonic()) < until:
+            if self._abort is not None and self._abort.triggered:
+                until = min(until, now + self._patience)
+            left = wait(left, min(until - now, _LOOK_UP)).not_done
+        cut.trigger(True)
+        return {site: _outcome(call) for site, call in calls.items()}
+
     def _call(self, site: str, request: bytes, until: float, cut: Signal) -> bytes | Failure:
         if site in self._failed:
-            there = self._send(site, labels.HELLO, b"", min(until, time.monotonic() + self._patience), cut)
+            now = time.monotonic()
+            # Not all of the time that there is, so that it is known whose silence ended it.
+            there = self._send(site, labels.HELLO, b"", now + min(self._patience, _SHARE * (until - now)), cut)
             if isinstance(there, Failure):
                 return Failure(GONE, there.text) if there.kind == TIMEOUT else there
         return self._send(site, labels.ASK, request, until, cut)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -9,17 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
 from fedminimax.errors import InputError
-from fedminimax.flare.job import OUTCOME, SITES, write_job
+from fedminimax.flare import labels
+from fedminimax.flare.agreement import FEDERATION_FILE
+from fedminimax.flare.job import OUTCOME, PROGRESS, SITES, STOP, write_job
 from fedminimax.flare.kits import Kits
 
 CONSOLE, JOB, RUN = "console.log", "federation", "run"
+_PARTY = "fedminimax.flare.party"
 _SERVER = "nvflare.private.fed.app.server.server_train"
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _INTERNAL_PORTS = "28200-28999"
@@ -39,6 +43,17 @@ def free_port() -> int:
     with closing(socket.socket()) as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def _free(port: int) -> bool:
+    """Tell whether a server could listen on a port of the loopback."""
+    with closing(socket.socket()) as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: one that has just ended is no hindrance
+        try:
+            found.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Party:
@@ -65,12 +80,13 @@ class Party:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process, as the kit's own script does, with its output in a file of the kit."""
+        """Start the process, as the kit's own script does, with its output in a file of the kit. It ends with this one."""
         (self.kit / "local" / "comm_config.json").write_text(json.dumps(_LOCAL), encoding="utf-8")
         settings = ["secure_train=true", "config_folder=config"]
         file = "fed_server.json" if self._server else "fed_client.json"
         settings += ["org=server"] if self._server else [f"uid={self.kit.name}", "org=client"]
-        command = [sys.executable, "-u", "-m", _SERVER if self._server else _CLIENT, "-m", str(self.kit), "-s", file]
+        module = [str(os.getpid()), _SERVER if self._server else _CLIENT]
+        command = [sys.executable, "-u", "-m", _PARTY, *module, "-m", str(self.kit), "-s", file]
         with (self.kit / CONSOLE).open("ab") as console:
             self._process = subprocess.Popen(
                 [*command, "--set", *settings],
@@ -121,6 +137,9 @@ class Trial:
         return self.kits.server / RUN
 
     def __enter__(self) -> Self:
+        port = self.kits.agreement.server.port
+        if not _free(port):
+            raise InputError(f"Port {port} is taken on this machine: end what has it, or name another in {FEDERATION_FILE}.")
         try:
             for party in self.parties:
                 party.start()
@@ -132,11 +151,15 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def submit(self) -> str:
-        """Submit the job, as the admin does, once the server is there; return its id. A run that was begun is gone on with."""
-        with suppress(FileNotFoundError):
-            (self.run / OUTCOME).unlink()
-        job = write_job(self.kits.folder / JOB, RUN, self.patience)
+    def submit(self, job: Path | None = None) -> str:
+        """Submit the job, as the admin does, once the server is there; return its id. A run that was begun is gone on with.
+
+        Args:
+            job: the folder of another job than a federation's own.
+        """
+        for name in (OUTCOME, PROGRESS):
+            (self.run / name).unlink(missing_ok=True)
+        job = write_job(self.kits.folder / JOB, RUN, self.patience) if job is None else job
         until = time.monotonic() + self.patience
         while True:
             self.check()
@@ -144,9 +167,7 @@ class Trial:
                 return submit(self.kits.admin, self.kits.agreement.server.admin, job, timeout=10.0)
             except ConnectionError as error:
                 if time.monotonic() > until:
-                    raise InputError(
-                        f"FLARE's server did not take the job ({error}): see {self.server.kit / CONSOLE}."
-                    ) from None
+                    raise InputError(f"The job was not taken, as {error}: see {self.server.kit / CONSOLE}.") from None
                 time.sleep(0.5)
 
     def check(self) -> None:
@@ -159,6 +180,12 @@ class Trial:
         """Return how each site stands, as the run tells; empty before it has begun."""
         with suppress(FileNotFoundError):
             return dict(json.loads((self.run / SITES).read_text(encoding="utf-8")))
+        return {}
+
+    def progress(self) -> dict[str, Any]:
+        """Return how far the run is: its round, how many rounds it has, and its newest numbers; empty before it has begun."""
+        with suppress(FileNotFoundError):
+            return dict(json.loads((self.run / PROGRESS).read_text(encoding="utf-8")))
         return {}
 
     def outcome(self) -> dict[str, Any] | None:
@@ -186,6 +213,15 @@ class Trial:
         outcome = self.outcome()
         assert outcome is not None
         return outcome
+
+    def halt(self, grace: float = 10.0) -> bool:
+        """Ask a run that is under way to end after its round, with a checkpoint; tell whether it did within so many seconds."""
+        if self.progress() and self.outcome() is None:
+            (self.run / STOP).touch()
+            until = time.monotonic() + grace
+            while self.outcome() is None and self.server.alive and time.monotonic() < until:
+                time.sleep(0.05)
+        return self.outcome() is not None
 
     def remember(self) -> None:
         """Remember the processes that there are now, so that they are ended even if their parents are gone by then."""
@@ -217,16 +253,23 @@ def submit(kit: Path, admin: str, job: Path, timeout: float) -> str:
         kit: the admin's kit.
         admin: the admin's name.
         job: the job's folder.
-        timeout: seconds to try to reach the server.
+        timeout: seconds to try to reach the server, and then for the coordinator to be there: without it no job begins, and
+            FLARE looks only every ten seconds.
     """
     from nvflare.fuel.flare_api.api_spec import NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     try:
-        session = new_secure_session(admin, str(kit), timeout=timeout)
+        with redirect_stdout(io.StringIO()):  # where FLARE says that it connects
+            session = new_secure_session(admin, str(kit), timeout=timeout)
     except NoConnection as error:
-        raise ConnectionError(str(error)) from None
+        raise ConnectionError(f"FLARE's server cannot be reached ({error})") from None
+    until = time.monotonic() + timeout
     try:
+        while labels.COORDINATOR not in [client.name for client in session.get_system_info().client_info]:
+            if time.monotonic() > until:
+                raise ConnectionError("the coordinator is not there")
+            time.sleep(0.2)
         return str(session.submit_job(str(job)))
     finally:
         session.close()

@@ -6,24 +6,53 @@ import os
 import sys
 from pathlib import Path
 
+from fedminimax.engines.federated.inprocess import Handler
 from fedminimax.engines.federated.resident import serve
 from fedminimax.engines.federated.worker import Worker
+from fedminimax.errors import InputError
 from fedminimax.flare.agreement import SITE_FILE, SiteFile
-from fedminimax.flare.study import study_of
+from fedminimax.flare.fair import fair_worker
+from fedminimax.flare.identity import CERTIFICATE, Certified
+from fedminimax.flare.study import Study, secure_of, study_of
+from fedminimax.problems.personalized import PersonalizedProblem
 
 
-def worker_of(site: SiteFile) -> Worker:
+def worker_of(site: SiteFile) -> Handler:
     """Return a site's worker, with its data loaded."""
+    if site.agreement.is_fair:
+        return fair_worker(site)
     study = study_of(site.agreement)
     held_out = {name: site.rows(source) for name, source in site.held_out.items()}
-    return Worker(study.problem, study.algorithm, site.rows(), site.state, held_out)
+    return Worker(
+        study.problem,
+        study.algorithm,
+        site.rows(),
+        site.state,
+        held_out,
+        privacy=study.privacy,
+        budget=site.budget,
+        secure=secure_of(site.agreement),
+        identity=_identity(site, study),
+    )
+
+
+def _identity(site: SiteFile, study: Study) -> Certified | None:
+    """Return what signs the site's keys, where it has neighbours to send anything to: the certificate of its kit."""
+    startup = site.folder.parent.parent / "startup"
+    if not isinstance(study.problem, PersonalizedProblem) or not (startup / CERTIFICATE).exists():
+        return None
+    return Certified(startup, site.agreement.sites)
 
 
 def main(folder: str) -> None:
     """Load the site's data, and answer until the FLARE client that started this has ended."""
-    site = SiteFile.read(Path(folder) / SITE_FILE)
     parent = os.getppid()
-    serve(site.socket, worker_of(site), parent=parent)
+    try:
+        site = SiteFile.read(Path(folder) / SITE_FILE)
+        worker = worker_of(site)
+    except InputError as error:  # a sentence in the site's console, which is for its administrator alone
+        sys.exit(f"Error: {error}")
+    serve(site.socket, worker, parent=parent)
 
 
 if __name__ == "__main__":

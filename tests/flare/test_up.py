@@ -1,0 +1,84 @@
+"""``fedminimax federation up`` as it is typed: ended by the system, killed, and gone on with to the report."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import federations
+import psutil
+import pytest
+from federations import until
+from rich.console import Console
+
+from fedminimax.commands.federation_trial import up
+from fedminimax.errors import InputError
+
+nvflare = pytest.importorskip("nvflare")
+
+
+def test_up_is_terminated_and_killed_and_goes_on_to_the_report(tmp_path):
+    agreement = federations.write(tmp_path, "ScaffPD", rounds=40, pause=0.5)
+    reached = []
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = typed(tmp_path)
+        reach(tmp_path, 1 + max(reached, default=0))
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == 10  # server and coordinator with their jobs, three sites with their workers
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+        until(lambda family=family: not [one for one in family if alive(one)], 30, "the end of all processes")
+        reached.append(max(federations.models(tmp_path)))
+        if number == signal.SIGTERM:
+            assert process.returncode == 130
+            assert f"stopped after round {reached[-1]} of 40; the same command goes on" in said
+    (tmp_path / "hurry").touch()
+    console = Console(record=True, width=120)
+    page = up(tmp_path, 3, 40, 90, console)
+    said = console.export_text(clear=False)
+    assert all(word in said for word in (*federations.SITES, "answered", "round 40 of 40"))
+    assert "ScaffPD" in page.read_text()
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text()) == {"status": "finished", "rounds": 40, "why": ""}
+    compare(tmp_path, agreement)
+
+
+def typed(folder):
+    command = [sys.executable, "-m", "fedminimax", "federation", "up", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def reach(folder, round):
+    path = folder / "models.txt"
+    until(lambda: path.exists() and max(federations.models(folder), default=0) >= round, 90, f"round {round}")
+
+
+def alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def compare(folder, agreement):
+    """The rounds of all three runs are the simulator's of one, and so are the metrics, of which the sites have sent sums."""
+    result, replay = federations.result_of(folder / "run"), federations.Models()
+    wanted = federations.simulated(agreement, observers=[replay])
+    federations.same(result.state, wanted.state)
+    federations.same(federations.models(folder), replay.seen)
+    losses = [name for name in wanted.history if name.startswith("losses")]
+    assert losses
+    for name in losses:
+        federations.same(result.history[name], wanted.history[name])
+
+
+def test_a_port_that_is_taken_and_rows_that_are_not_there_are_said_before_anything_starts(tmp_path):
+    agreement = federations.write(tmp_path, "ScaffPD")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", agreement.server.port))
+        other.listen()
+        with pytest.raises(InputError, match=f"Port {agreement.server.port} is taken"):
+            up(tmp_path, 3, 5, 50, Console(quiet=True))
+    rows = next(tmp_path.glob("kits/small/prod_*/two/local/fedminimax/rows.npz"))
+    for path in (rows, tmp_path / "sites" / "two" / "rows.npz"):
+        os.unlink(path)
+    with pytest.raises(InputError, match=r"two: there is no file rows\.npz"):
+        up(tmp_path, 3, 5, 50, Console(quiet=True))
