@@ -102,7 +102,7 @@ def usable(asked: int | None, worthwhile: bool) -> int:
     """
     import jax
 
-    there = len(jax.devices())
+    there = len(jax.local_devices())
     if asked is None:
         return there if worthwhile else 1
     if not 1 <= asked <= there:

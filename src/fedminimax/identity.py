@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.data.clients import ClientData
+from fedminimax.data.shards import ClientShard
 from fedminimax.plan import Plan
 
 _DEEPEST = 24
@@ -42,6 +43,7 @@ def identity(plan: Plan) -> dict[str, Any]:
         "metrics": {name: describe(metric) for name, metric in plan.metrics.items()},
         "guard": describe(plan.conditions.guard),
         "availability": describe(plan.conditions.availability),
+        "privacy": describe(plan.conditions.privacy),
         "record": plan.conditions.record,
         "trace": describe(plan.trace),
         "start": describe(start),
@@ -71,8 +73,13 @@ def _parts(thing: Any) -> dict[str, Any]:
 
 def _clients(clients: Any) -> dict[str, Any]:
     """Describe data by its amounts, which people know, and its contents."""
-    known = {"kind": type(clients).__name__, "count": clients.count, "smallest": clients.smallest, "largest": clients.largest}
-    contents = (clients.fields, clients.sizes) if isinstance(clients, ClientData) else getattr(clients, "make", None)
+    kind = ClientData.__name__ if isinstance(clients, ClientShard) else type(clients).__name__
+    known = {"kind": kind, "count": clients.count, "smallest": clients.smallest, "largest": clients.largest}
+    contents: Any = getattr(clients, "make", None)
+    if isinstance(clients, ClientData):
+        contents = clients.fields, clients.sizes
+    elif isinstance(clients, ClientShard):  # what the examples of all processes are together, field by field
+        contents = jax.tree.unflatten(jax.tree.structure(clients.fields), clients.contents or ()), clients.sizes
     return known | {"batching": clients.batching, "contents": _hash(repr(describe(contents)).encode())}
 
 
@@ -273,6 +280,7 @@ _COMPARED: dict[str, Callable[[Any, Any], list[str]]] = {
     "metrics": _metrics,
     "guard": lambda there, here: [f"the guard differs{_where(there, here)}"],
     "availability": lambda there, here: [f"the availability differs{_where(there, here)}"],
+    "privacy": lambda there, here: [f"the privacy differs{_where(there, here)}"],
     "record": lambda there, here: [f"record is {there} in the folder and {here} here"],
     "trace": lambda there, here: ["the trace to replay is another one"],
     "start": lambda there, here: ["it starts from another state"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 import zlib
@@ -16,6 +17,7 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.data.generated import GeneratedClients
 from fedminimax.data.remote import RemoteClients
+from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import AtSites, Snapshot
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
@@ -43,10 +45,11 @@ def check_input(
         raise InputError(f"rounds must be a whole number of at least 0, not {rounds!r}.")
     if eval_every is not None and eval_every < 1:
         raise InputError(f"eval_every must be at least 1, not {eval_every}.")
-    if not isinstance(clients, (ClientData, GeneratedClients, RemoteClients)):
+    if not isinstance(clients, (ClientData, ClientShard, GeneratedClients, RemoteClients)):
         raise InputError(f"clients must be ClientData (see ClientData.from_list), not {type(clients).__name__}.")
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"algorithm must be an instance such as FessGDA(lr_x=0.1, lr_y=0.1), not {algorithm!r}.")
+    _check_complete(algorithm)
     if not hasattr(problem, "bind"):
         raise InputError(f"problem must be a MinimaxProblem or a RobustProblem, not {type(problem).__name__}.")
     bound: Problem
@@ -60,6 +63,13 @@ def check_input(
     bound.check(clients)
     algorithm.check(clients)
     return bound, clients
+
+
+def _check_complete(algorithm: Algorithm) -> None:
+    """Raise an :class:`InputError` for a hyper-parameter that is None and has no meaning then."""
+    for item in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+        if getattr(algorithm, item.name) is None and item.default is not None:
+            raise InputError(f"{type(algorithm).__name__}.{item.name} is None: give it a number.")
 
 
 def fingerprint(problem: Problem, clients: ClientSource) -> dict[str, Any]:
@@ -87,7 +97,7 @@ def check_continued(result: Result, problem: Problem, clients: ClientSource, alg
             "begin a new run from its state, start=Snapshot(result.state)."
         )
     changed = []
-    if there and there != here:
+    if there and any(there[name] != here[name] for name in there.keys() & here.keys()):  # a share of the data tells less
         same_data = there.get("contents") == here.get("contents")
         changed.append(
             f"the problem was {there['problem']}, and is {here['problem']}" if same_data else "the clients' data are others"
@@ -126,6 +136,8 @@ def beginning(algorithm: Algorithm, problem: Problem, count: int, start: Any) ->
 def _checked_state(algorithm: Algorithm, problem: Problem, state: Tree | Mapping[str, Tree]) -> Tree:
     """Return the state to start from, in the numbers of a fresh one."""
     method = type(algorithm).__name__
+    if isinstance(state, AtSites):
+        return state
     if isinstance(state, Mapping):
         fresh: Any = algorithm.init(problem)
         names = [name for name in fresh._fields if name not in ("x", "y")]

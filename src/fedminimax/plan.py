@@ -10,24 +10,29 @@ import numpy as np
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.data.remote import RemoteClients
+from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import AtSites, Engine, Execution, Snapshot
 from fedminimax.engines.isolated import Isolated
+from fedminimax.engines.mesh import Mesh
 from fedminimax.engines.program import rehearse
 from fedminimax.engines.simulator import Simulator
 from fedminimax.errors import InputError
+from fedminimax.federation import spending
 from fedminimax.federation.availability import Availability
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.privacy import Privacy
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
 from fedminimax.inputs import beginning, check_continued, check_input
 from fedminimax.metrics import Metric, named
 from fedminimax.players import Tree
 from fedminimax.problems.forms import AnyProblem
+from fedminimax.problems.personalized import PersonalizedProblem
 from fedminimax.problems.robust import Problem
 from fedminimax.result import Result
 
-SIMULATOR, ISOLATED, FEDERATION = "simulator", "isolated", "federation"
-_ENGINES: dict[str, Callable[[], Engine]] = {SIMULATOR: Simulator, ISOLATED: Isolated}
+SIMULATOR, ISOLATED, MESH, FEDERATION = "simulator", "isolated", "mesh", "federation"
+_ENGINES: dict[str, Callable[[], Engine]] = {SIMULATOR: Simulator, ISOLATED: Isolated, MESH: Mesh}
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ def planned(
     trace: Trace | None,
     record: bool,
     start: Result | Snapshot | Tree | None,
+    privacy: Privacy | None = None,
 ) -> Plan:
     """Return the plan of a run, or say what is wrong with its inputs (see :func:`fedminimax.run` for the arguments)."""
     bound, data = check_input(problem, clients, algorithm, rounds, eval_every)
@@ -116,6 +122,8 @@ def planned(
         if not isinstance(availability, Availability):
             raise InputError(f"availability must be an Availability, such as Availability(0.5), not {availability!r}.")
         availability.check(data.count)
+    if privacy is not None:
+        _check_privacy(privacy, bound)
     if record and before is not None and before.trace is None:
         raise InputError("The result to continue has no trace to add to: record from the first round on.")
     if before is not None and before.method == type(algorithm).__name__:
@@ -123,7 +131,7 @@ def planned(
     begin = beginning(algorithm, bound, data.count, start)
     first = 0 if begin is None else begin.round
     last = first + rounds
-    conditions = Conditions(guard or Guard(), availability, record)
+    conditions = Conditions(guard or Guard(), availability, record, privacy)
     if trace is not None:
         if not isinstance(trace, Trace):
             raise InputError(f"trace must be a Trace, such as Trace(cohorts=(array,)), not {type(trace).__name__}.")
@@ -149,13 +157,26 @@ def planned(
     )
 
 
+def _check_privacy(privacy: Privacy, problem: Problem) -> None:
+    """Raise an error where messages cannot be protected, or where it could not be said how well they are."""
+    if not isinstance(privacy, Privacy):
+        raise InputError(f"privacy must be a Privacy, such as Privacy(clip=1.0, noise=1.0), not {privacy!r}.")
+    if isinstance(problem, PersonalizedProblem):
+        raise InputError(
+            "Privacy is for what clients send to a server, but these nodes talk to their neighbours: leave privacy out."
+        )
+    spending.check_installed()
+
+
 def _check_places(clients: ClientSource, begin: Snapshot | None, engine: Engine) -> None:
     """Raise an error where data, or clients' states, are with sites that the engine does not ask."""
     if getattr(engine, "asks_sites", False):
         return
+    if isinstance(clients, ClientShard) and not isinstance(engine, Mesh):
+        raise InputError("These are one process's clients of several: run them with engine='mesh', on all processes.")
     if isinstance(clients, RemoteClients):
         raise InputError("These clients' data is with the sites: give the engine that asks them, engine=Federation(transport).")
-    if begin is not None and isinstance(begin.client_states, AtSites):
+    if begin is not None and AtSites in (type(begin.client_states), type(begin.state)):
         raise InputError(
             "The clients' states of this run are with the sites: go on with it in the federation, or replay its trace from the "
             "start."
@@ -172,6 +193,7 @@ def engine_of(engine: str | Engine) -> Engine:
             "fedminimax.engines.federated, and engine.clients."
         )
     if isinstance(engine, (type, str)) or not isinstance(engine, Engine):
-        names = " or ".join(repr(name) for name in _ENGINES)
-        raise InputError(f"engine must be {names}, or an engine such as Simulator(devices=1), not {engine!r}.")
+        *names, last = (repr(name) for name in _ENGINES)
+        known = f"{', '.join(names)} or {last}"
+        raise InputError(f"engine must be {known}, or an engine such as Simulator(devices=1), not {engine!r}.")
     return engine

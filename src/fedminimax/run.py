@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.engines.execution import Engine, Snapshot
+from fedminimax.engines.mesh import Mesh, MeshExecution
 from fedminimax.errors import InputError
 from fedminimax.federation.availability import Availability
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.privacy import Privacy
 from fedminimax.federation.trace import Trace
 from fedminimax.loop import Loop
 from fedminimax.metrics import Metric
@@ -37,6 +41,7 @@ def run(
     engine: str | Engine = SIMULATOR,
     guard: Guard | None = None,
     availability: Availability | None = None,
+    privacy: Privacy | None = None,
     trace: Trace | None = None,
     record: bool = False,
     start: Result | Snapshot | Tree | None = None,
@@ -59,10 +64,12 @@ def run(
             fifty times.
         metrics: functions of (problem, clients, state), by name or with a ``name`` of their own (see
             :mod:`fedminimax.metrics`).
-        engine: "simulator" (compiled), "isolated" (every client a worker, every exchange bytes), or an engine with settings
-            of its own, such as ``Simulator(strategy="map", devices=1, client_store="folder")``.
+        engine: "simulator" (compiled), "isolated" (every client a worker, every exchange bytes), "mesh" (the clients dealt
+            out over many processes, see :mod:`fedminimax.distributed`), or an engine with settings of its own,
+            such as ``Simulator(strategy="map", devices=1, client_store="folder")``.
         guard: what replies must pass; by default non-finite ones are dropped.
         availability: who answers; by default everybody.
+        privacy: clip every message of a client, and add noise to it; epsilon is then in the history.
         trace: a record of cohorts and local steps to replay.
         record: keep a trace of this run in the result.
         start: what to start from. A result is continued exactly, from its last round and with its seed; other hyper-parameters
@@ -79,24 +86,44 @@ def run(
             default a minute.
     """
     given: dict[str, Any] = {"problem": problem, "clients": clients, "algorithm": algorithm, "engine": engine, "guard": guard}
-    given |= {"availability": availability, "trace": trace, "start": start}
+    given |= {"availability": availability, "privacy": privacy, "trace": trace, "start": start}
     plan = planned(**given, rounds=rounds, seed=seed, eval_every=eval_every, metrics=metrics, record=record)
+    if isinstance(mesh := plan.engine, Mesh):
+        plan = replace(plan, clients=mesh.known(plan.clients, plan.metrics, plan.problem))
+        given["clients"] = plan.clients  # of the others' examples nothing is kept
+        if not mesh.leads:
+            return _follow(plan)
     metric, shown = (progress, None) if isinstance(progress, str) else (None, progress)
     watching = checked(observers)
     observed = [ProgressBar(metric, shown), *watching]
     if folder is None:
         if checkpoint_every is not None:
             raise InputError("checkpoint_every needs a folder to keep checkpoints in: give folder='runs/name'.")
-        return _carry_out(plan, observed)
+        with _leading(plan):
+            return _carry_out(plan, observed)
     given |= {"metrics": plan.metrics, "observers": watching, "progress": progress}
-    with RunFolder.of(folder).open(plan, checkpoint_every) as kept:
+    with _leading(plan), RunFolder.of(folder).open(plan, checkpoint_every) as kept:
         remember(folder, given | {"folder": folder, "checkpoint_every": checkpoint_every})
         return _carry_out(kept.plan, [*observed, *kept.observers])
+
+
+def _leading(plan: Plan) -> AbstractContextManager[None]:
+    """Let the other processes of a mesh know when a run fails in this one."""
+    return plan.engine.leading() if isinstance(plan.engine, Mesh) else nullcontext()
+
+
+def _follow(plan: Plan) -> Result:
+    """Carry a run out as process 0 says, which alone has the folder and the observers."""
+    assert isinstance(plan.engine, Mesh)
+    with plan.engine.following(), plan.open() as execution:
+        assert isinstance(execution, MeshExecution)
+        return Result.of_record(execution.follow(plan.metrics))
 
 
 def _carry_out(plan: Plan, observers: list[Any]) -> Result:
     with plan.open() as execution:
         result = Loop(plan, execution, observers).go()
+        execution.ended(result.record)
     if result.costs and (refused := int(result.costs["dropped"][plan.now :].sum())):
         warnings.warn(
             f"The guard refused {refused} of {int(result.costs['replies'][plan.now :].sum())} replies (costs['dropped'] says "

@@ -7,13 +7,17 @@ from fedminimax.data import datasets, partition
 from fedminimax.data.clients import ClientData
 from fedminimax.data.federation import Federation
 from fedminimax.data.generated import GeneratedClients
+from fedminimax.data.shards import ClientShard
 from fedminimax.data.silos import silos
 
 if TYPE_CHECKING:
     from fedminimax.data import published, tabular
     from fedminimax.data.tabular import federate
 
-__all__ = ["ClientData", "Federation", "GeneratedClients", "datasets", "federate", "partition", "published", "silos", "tabular"]
+__all__ = [
+    "ClientData", "ClientShard", "Federation", "GeneratedClients", "datasets", "federate", "partition", "published", "silos",
+    "tabular",
+]  # fmt: skip
 
 
 if not TYPE_CHECKING:  # a checker would take it to mean that there is every name

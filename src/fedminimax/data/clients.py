@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ import numpy as np
 from fedminimax import checks
 from fedminimax.errors import InputError
 from fedminimax.players import Count, Tree
+
+if TYPE_CHECKING:
+    from fedminimax.data.shards import ClientShard
 
 REPLACEMENT, EPOCHS = "replacement", "epochs"
 
@@ -145,7 +148,7 @@ class ClientData:
 
         def joined(*leaves: Any) -> np.ndarray:
             arrays = [np.asarray(leaf) for leaf in leaves]
-            out = _aligned((sum(sizes), *np.shape(leaves[0])[1:]), np.result_type(*arrays))
+            out = aligned((sum(sizes), *np.shape(leaves[0])[1:]), np.result_type(*arrays))
             return np.concatenate(arrays, out=out)
 
         return cls._checked(jax.tree.map(joined, *clients), np.asarray(sizes), batching)
@@ -182,7 +185,7 @@ class ClientData:
 
         def sorted_by_client(leaf: Any) -> np.ndarray:
             leaf = np.asarray(leaf)
-            return np.take(leaf, order, axis=0, out=_aligned((order.size, *leaf.shape[1:]), leaf.dtype), mode="clip")
+            return np.take(leaf, order, axis=0, out=aligned((order.size, *leaf.shape[1:]), leaf.dtype), mode="clip")
 
         return cls._checked(jax.tree.map(sorted_by_client, fields), sizes, batching)
 
@@ -260,6 +263,19 @@ class ClientData:
         own = jax.tree.map(np.array, self[client])
         return ClientData(own, np.zeros(1, np.int32), np.full(1, size, np.int32), size, size, self.batching)
 
+    def shard(self, process: int, processes: int, devices: int = 1) -> ClientShard:
+        """Return a copy of the examples of one process's clients, which knows of the others how many they have.
+
+        Args:
+            process: whose: 0, 1, ...
+            processes: over how many the clients are dealt out, in contiguous blocks that have about as many examples each.
+            devices: how many blocks each process has.
+        """
+        from fedminimax.data.shards import ClientShard
+
+        sizes = np.asarray(self.sizes)
+        return ClientShard.read(self.__getitem__, sizes, process, processes, devices=devices, batching=self.batching)
+
     def with_batching(self, batching: str) -> ClientData:
         """Return the same data with minibatches drawn with "replacement" or by reshuffled "epochs"."""
         if batching not in (REPLACEMENT, EPOCHS):
@@ -298,7 +314,7 @@ def _first_bad(leaf: np.ndarray, chunk: int = 65_536) -> int | None:
     return None
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return an empty array that begins at a multiple of 64 bytes: JAX then uses it in place, on every core, uncopied."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
@@ -308,7 +324,7 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def _aligned_copy(leaf: Any) -> np.ndarray:
     leaf = np.asarray(leaf)
-    out = _aligned(leaf.shape, leaf.dtype)
+    out = aligned(leaf.shape, leaf.dtype)
     out[...] = leaf
     return out
 

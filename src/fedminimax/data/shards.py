@@ -1,0 +1,262 @@
+"""A process's share of the clients: the examples of its own, and of all others no more than how many they have.
+
+Clients are dealt out in contiguous blocks, one for each place (a device of a process), such that the largest block has as few
+examples as can be. All blocks have arrays of one length, as programs that run everywhere need: the shorter are filled up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedminimax import checks
+from fedminimax.data.clients import EPOCHS, REPLACEMENT, ClientData, aligned
+from fedminimax.data.remote import RemoteClients
+from fedminimax.errors import InputError
+from fedminimax.players import Count, Tree
+
+
+def deal(sizes: Sequence[int] | np.ndarray, places: int) -> np.ndarray:
+    """Return where contiguous blocks of clients begin and end, [places + 1]: the fullest has as few examples as can be.
+
+    Every block has a client. Of the divisions with the least maximum this is the one that fills the first blocks first.
+
+    Args:
+        sizes: how many examples each client has.
+        places: how many blocks there are.
+    """
+    known = np.asarray(sizes, np.int64)
+    if not 1 <= places <= len(known):
+        raise InputError(f"{len(known)} clients cannot be dealt out over {places} processes: start fewer.")
+    ends = np.concatenate([[0], np.cumsum(known)])
+    low, high = int(max(known.max(), -(-ends[-1] // places))), int(ends[-1])
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_cuts(ends, middle)) <= places + 1 else (middle + 1, high)
+    cuts = _cuts(ends, low)
+    while len(cuts) <= places:  # a block with several clients is cut in two, so that nobody is idle
+        widest = int(np.argmax(np.diff(cuts)))
+        cuts.insert(widest + 1, (cuts[widest] + cuts[widest + 1] + 1) // 2)
+    return np.asarray(cuts, np.int32)
+
+
+def _cuts(ends: np.ndarray, most: int) -> list[int]:
+    """Return where blocks of at most so many examples begin and end, each as full as it can be."""
+    cuts = [0]
+    while cuts[-1] < len(ends) - 1:
+        cuts.append(int(np.searchsorted(ends, ends[cuts[-1]] + most, side="right")) - 1)
+    return cuts
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ClientShard:
+    """A process's share of N clients' data. ``ClientData.shard`` cuts one out of data that is here; :meth:`read` loads one.
+
+    It stands for the clients' data in ``run(..., engine=Mesh())``, on every process with its own share.
+
+    Attributes:
+        fields: pytree of arrays [devices * rows, ...]: the examples of its own clients, block after block, each filled up.
+        sizes: how many examples each of all N clients has, [N].
+        cuts: where blocks of clients begin and end, [processes * devices + 1].
+        process: whose share it is.
+        processes: how many shares there are.
+        devices: how many blocks a process has.
+        smallest: the least size of all.
+        largest: the greatest.
+        total: the number of examples of all clients together.
+        rows: how many examples there is room for in a block.
+        batching: "replacement" or "epochs".
+        contents: of each field a description of all clients' examples, once the processes have told each other.
+    """
+
+    fields: Tree
+    sizes: Any
+    cuts: Any
+    process: int = field(metadata={"static": True})
+    processes: int = field(metadata={"static": True})
+    devices: int = field(metadata={"static": True})
+    smallest: int = field(metadata={"static": True})
+    largest: int = field(metadata={"static": True})
+    total: int = field(metadata={"static": True})
+    rows: int = field(metadata={"static": True})
+    batching: str = field(default=REPLACEMENT, metadata={"static": True})
+    contents: tuple[str, ...] | None = field(default=None, metadata={"static": True})
+
+    @classmethod
+    def read(
+        cls,
+        read: Callable[[int], Tree],
+        sizes: Sequence[int] | np.ndarray,
+        process: int,
+        processes: int,
+        *,
+        devices: int = 1,
+        batching: str = REPLACEMENT,
+    ) -> ClientShard:
+        """Load the examples of a process's own clients, one client after another, and nothing of the others.
+
+        Args:
+            read: returns the examples of the client with a number: a pytree of arrays over examples.
+            sizes: how many examples each of all clients has.
+            process: whose share to load.
+            processes: how many processes there are.
+            devices: how many devices each of them has.
+            batching: how minibatches are drawn.
+        """
+        if batching not in (REPLACEMENT, EPOCHS):
+            raise InputError(f"batching must be 'replacement' or 'epochs', not {batching!r}.")
+        known = np.asarray(sizes, np.int32)
+        if known.ndim != 1 or known.size == 0 or known.min() < 1:
+            raise InputError("sizes must have a number of examples, at least 1, for each client.")
+        cuts = _dealt(known, process, processes, devices)
+        ends = np.concatenate([[0], np.cumsum(known, dtype=np.int64)])
+        rows = int(np.diff(ends[cuts]).max())
+        room: Tree = None
+        for block in range(devices):
+            first, last = cuts[process * devices + block], cuts[process * devices + block + 1]
+            for client in range(int(first), int(last)):
+                own = jax.tree.map(np.asarray, read(client))
+                _check(own, client, int(known[client]))
+                if room is None:
+                    room = jax.tree.map(lambda a: _room(devices * rows, a), own)
+                at = block * rows + int(ends[client] - ends[first])
+                jax.tree.map(lambda all_, part, at=at: _put(all_, part, at), room, own)
+        static = int(known.min()), int(known.max()), int(ends[-1]), rows
+        return cls(room, known, cuts, process, processes, devices, *static, batching)
+
+    @property
+    def count(self) -> int:
+        """The number of all clients N."""
+        return int(np.shape(self.sizes)[0])
+
+    @property
+    def block_clients(self) -> int:
+        """How many clients there is room for in a block."""
+        return int(np.diff(np.asarray(self.cuts)).max())
+
+    @property
+    def own(self) -> range:
+        """The numbers of this process's clients."""
+        first, last = (int(self.cuts[k * self.devices]) for k in (self.process, self.process + 1))
+        return range(first, last)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Return the first client of each block of this process, and the one after its last."""
+        for k in range(self.process * self.devices, (self.process + 1) * self.devices):
+            yield int(self.cuts[k]), int(self.cuts[k + 1])
+
+    def starts(self) -> np.ndarray:
+        """Return where each of this process's clients begins within its block, [devices * block_clients]; zeros fill up."""
+        return self._by_block(lambda own: np.concatenate([[0], np.cumsum(own)[:-1]]))
+
+    def own_sizes(self) -> np.ndarray:
+        """Return how many examples each of this process's clients has, [devices * block_clients]; ones fill up."""
+        return np.maximum(self._by_block(lambda own: own), 1)
+
+    def _by_block(self, numbers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        out = np.zeros((self.devices, self.block_clients), np.int32)
+        for k, (first, last) in enumerate(self.blocks()):
+            out[k, : last - first] = numbers(np.asarray(self.sizes)[first:last])
+        return out.reshape(-1)
+
+    def place(self, client: int) -> int:
+        """Return where a client of this process begins in ``fields``."""
+        for k, (first, last) in enumerate(self.blocks()):
+            if first <= client < last:
+                return k * self.rows + int(np.sum(np.asarray(self.sizes)[first:client]))
+        raise InputError(f"The examples of client {client} are with another process: this is {self!r}.")
+
+    def __getitem__(self, client: int) -> Tree:
+        start, size = self.place(client), int(self.sizes[client])
+        return jax.tree.map(lambda a: a[start : start + size], self.fields)
+
+    def only(self, client: int) -> ClientData:
+        """Return the data of one of this process's clients, as a federation of one."""
+        own, size = jax.tree.map(np.array, self[client]), int(self.sizes[client])
+        return ClientData(own, np.zeros(1, np.int32), np.full(1, size, np.int32), size, size, self.batching)
+
+    @property
+    def example(self) -> Tree:
+        """The shapes and dtypes of one example, with a leading axis of length 1."""
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *np.shape(a)[1:]), jnp.result_type(a)), self.fields)
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether batches carry fresh random words."""
+        return isinstance(self.fields, dict) and ClientData.SEED in self.fields
+
+    def owners(self) -> jax.Array:
+        """Return the client of each example of all, [total]."""
+        return jnp.repeat(jnp.arange(self.count), jnp.asarray(self.sizes), total_repeat_length=self.total)
+
+    def at(self, client: Count) -> tuple[ClientData, Count]:
+        """Return data of the shape of one client's, for programs that are traced and not run."""
+        return RemoteClients.of(self.example, np.full(self.count, self.largest).tolist(), self.batching).at(client)
+
+    def numbered(self) -> ClientShard:
+        """Return the same clients with the client's own number as one more field of every example."""
+        return self._with(ClientData.NUMBER, lambda client, first: np.full(int(self.sizes[client]), client, np.int32))
+
+    def seeded(self) -> ClientShard:
+        """Return the same clients with one random word as one more field of every example."""
+        return self._with(
+            ClientData.SEED, lambda client, first: np.arange(first, first + int(self.sizes[client]), dtype=np.uint32)
+        )
+
+    def _with(self, name: str, values: Callable[[int, int], np.ndarray]) -> ClientShard:
+        rest = self.fields if isinstance(self.fields, dict) else {ClientData.REST: self.fields}
+        ends = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
+        more = _room(self.devices * self.rows, values(self.own[0], 0))
+        for client in self.own:
+            _put(more, values(client, int(ends[client])), self.place(client))
+        return replace(self, fields={**rest, name: more})
+
+    def with_batching(self, batching: str) -> ClientShard:
+        """Return the same clients with minibatches drawn with "replacement" or by reshuffled "epochs"."""
+        if batching not in (REPLACEMENT, EPOCHS):
+            raise InputError(f"batching must be 'replacement' or 'epochs', not {batching!r}.")
+        return replace(self, batching=batching)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        whose = f"process {self.process} of {self.processes}"
+        return f"ClientShard(clients {self.own.start} to {self.own.stop - 1} of {self.count}, {whose})"
+
+
+def _dealt(sizes: np.ndarray, process: int, processes: int, devices: int) -> np.ndarray:
+    checks.integer("processes", processes)
+    checks.integer("devices", devices)
+    if not 0 <= process < processes:
+        raise InputError(f"process is {process}, but there are {processes}: they are numbered from 0.")
+    return deal(sizes, processes * devices)
+
+
+def _room(rows: int, like: np.ndarray) -> np.ndarray:
+    # Not `zeros`: memory that is written once, where the examples go, is touched once.
+    return aligned((rows, *like.shape[1:]), like.dtype)
+
+
+def _put(room: np.ndarray, part: np.ndarray, at: int) -> None:
+    if part.dtype != room.dtype or part.shape[1:] != room.shape[1:]:
+        raise InputError(
+            f"A client has examples of {part.dtype.name}{list(part.shape[1:])}, but others of this process have "
+            f"{room.dtype.name}{list(room.shape[1:])}: give every client the same fields."
+        )
+    room[at : at + len(part)] = part
+
+
+def _check(own: Tree, client: int, size: int) -> None:
+    for leaf in jax.tree.leaves(own):
+        if np.ndim(leaf) == 0 or len(leaf) != size:
+            shape = np.shape(leaf)
+            raise InputError(f"Client {client} was said to have {size} examples, but what was read has the shape {shape}.")
+        if np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all():
+            raise InputError(f"Client {client} has a NaN or infinite number among its examples: clean or drop it.")

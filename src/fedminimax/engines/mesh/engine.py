@@ -1,0 +1,93 @@
+"""The engine that runs one simulation over many processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from fedminimax import checks, distributed
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientSource
+from fedminimax.data.shards import ClientShard
+from fedminimax.engines.execution import Snapshot
+from fedminimax.engines.layout import AUTO, Layout, Strategy
+from fedminimax.engines.mesh import placement
+from fedminimax.engines.mesh.channel import Channel
+from fedminimax.engines.mesh.contents import contents
+from fedminimax.engines.mesh.evaluation import MeshJudge
+from fedminimax.engines.mesh.execution import MeshExecution
+from fedminimax.engines.mesh.rounds import MeshLayout, MeshProgram
+from fedminimax.federation.round import Conditions
+from fedminimax.federation.trace import Trace
+from fedminimax.metrics.base import Metric
+from fedminimax.problems.robust import Problem
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The engine that deals clients out over processes, on JAX's distributed runtime (see :mod:`fedminimax.distributed`).
+
+    Every process runs the same script. Each keeps its own clients' examples and states, draws the same cohorts, and works for
+    its own clients in them; all replies of an exchange are added up by one reduction. The trajectory is the simulator's, to
+    rounding. Process 0 alone shows progress, takes what observers do, and writes folders; all return the result.
+
+    Args:
+        strategy: how clients of a process are run: "vmap", "map", a number side by side, or "auto", as for the simulator.
+        devices: how many devices each process uses; on CPUs one, unless there is one process only.
+    """
+
+    strategy: Strategy = AUTO
+    devices: int = 1
+
+    def __post_init__(self) -> None:
+        Layout(self.strategy)  # says what is wrong with it
+        checks.integer("devices", self.devices)
+        if distributed.asked():
+            distributed.join()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is process 0."""
+        return distributed.place().leads
+
+    def leading(self) -> AbstractContextManager[None]:
+        """Do what process 0 does while the others follow."""
+        return self._channel().leading()
+
+    def following(self) -> AbstractContextManager[None]:
+        """Do what process 0 says."""
+        return self._channel().following()
+
+    def known(self, clients: ClientSource, metrics: Mapping[str, Metric], problem: Problem) -> ClientSource:
+        """Return this process's share of some clients, with a description of all clients' examples.
+
+        Every process calls it, before a run begins; a metric that cannot be had is refused.
+        """
+        place, channel = distributed.place(), self._channel()
+        share = placement.own_share(clients, place.process, place.processes, self.devices)
+        MeshJudge(problem, share, channel).check(metrics)
+        if isinstance(share, ClientShard) and share.contents is None:
+            share = replace(share, contents=contents(share, channel))
+        return share
+
+    def open(
+        self,
+        problem: Problem,
+        clients: ClientSource,
+        algorithm: Algorithm,
+        conditions: Conditions,
+        *,
+        seed: int = 0,
+        trace: Trace | None = None,
+        start: Snapshot | None = None,
+    ) -> MeshExecution:
+        """Begin a run (see :class:`~fedminimax.engines.execution.Engine`); every process does."""
+        place, channel = distributed.place(), self._channel()
+        share = placement.own_share(clients, place.process, place.processes, self.devices)
+        layout = MeshLayout(self.strategy, places=place.processes * self.devices, each=self.devices)
+        program = MeshProgram.of(problem, algorithm, conditions, layout)
+        return MeshExecution(program, share, algorithm, seed, trace, start, channel)
+
+    def _channel(self) -> Channel:
+        return Channel(placement.device_mesh(self.devices))

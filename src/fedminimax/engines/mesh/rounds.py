@@ -1,0 +1,159 @@
+"""A round over many processes: all draw the same cohort, each works for its own clients, and all meet once an exchange."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedminimax import players
+from fedminimax.algorithms.base import Algorithm
+from fedminimax.data.clients import ClientSource
+from fedminimax.data.generated import GeneratedClients
+from fedminimax.data.shards import ClientShard
+from fedminimax.engines.execution import Progress
+from fedminimax.engines.layout import AXIS, Layout
+from fedminimax.engines.mesh import placement
+from fedminimax.engines.mesh.packing import packed_bytes, summed
+from fedminimax.engines.mesh.placement import APART, EVERYWHERE, Blocks
+from fedminimax.engines.program import Carry, Program, Rounds
+from fedminimax.engines.simulated_round import Done, Given, Placed, Row, SimulatedRound, Sums
+from fedminimax.federation.round import Conditions, Executed, Request
+from fedminimax.players import Count, Tree
+from fedminimax.problems.robust import Problem
+
+_PARTS = 4
+"""A device's share of a drawn cohort is run in so many turns: how many of it are its own differs from round to round."""
+
+
+@dataclass(frozen=True)
+class MeshLayout(Layout):
+    """How clients are laid out on each device; ``places`` is how many devices there are in all, ``each`` in a process."""
+
+    places: int = 1
+    each: int = 1
+
+
+class MeshRound(SimulatedRound):
+    """A round of which every device carries out its own clients' part."""
+
+    data: Blocks  # type: ignore[assignment]  # its fields are on many devices, and nobody asks for them
+    layout: MeshLayout
+
+    def execute(self, request: Request) -> Executed:
+        """Run the program for this device's clients of the cohort, as many turns as they need, and add up with all others."""
+        size = request.ids.shape[0]
+        rows = self._rows(request)
+        mine = rows.present & self.data.rows(request.ids)[1]
+        order = jnp.argsort(~mine, stable=True)  # its own come first, and the others' turns are never taken
+        turns, width = self._places(size)
+        own = jax.tree.map(lambda a: a[order], rows)._replace(present=mine[order])
+        sums, stacked = self._own_turns(request, self._share(own, turns, width), jnp.sum(mine))
+        out = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:])[:size], stacked)
+        if self.client_states is not None:
+            self._remember(request.ids[order], out.here, out.state)
+        back = jnp.argsort(order)
+        out = jax.tree.map(lambda a: a[back], out)
+        value = jax.tree.map(lambda a: jnp.where(mine.reshape(-1, *[1] * (a.ndim - 1)), a, jnp.zeros_like(a)), out.value)
+        meeting = (sums, out.accepted & mine, value)
+        self.packed.append(packed_bytes(meeting))
+        sums, accepted, value = summed(meeting, AXIS)
+        # What clients keep until the end of the round stays where they are: only their own device reads it again.
+        done = Executed(value, None, rows.present, accepted, out.note, sums.work)
+        if request.weights is None:
+            return done
+        guard = request.guard
+        total = players.scale(guard.combine(value, accepted), sums.weight) if guard.stacks else sums.value
+        return done._replace(value=total, weight=sums.weight)
+
+    def _own_turns(self, request: Request, rows: Row, count: jax.Array) -> tuple[Sums, Done]:
+        """Run as many turns as ``count`` clients need, and add up what is added up; places of other turns stay zeros."""
+        turns, width = rows.id.shape[:2]
+        if turns == 1:
+            return self._in_turns(request, rows)
+        turn = jax.jit(lambda rows: self._turn(request, rows), inline=True)  # traced once, for its shapes and for the loop
+        shapes = jax.eval_shape(turn, jax.tree.map(lambda a: a[0], rows))
+        zeros = lambda lead, tree: jax.tree.map(lambda s: jnp.zeros((*lead, *s.shape), s.dtype), tree)
+
+        def one(k: jax.Array, loop: tuple[Sums, Done]) -> tuple[Sums, Done]:
+            total, room = loop
+            more, done = turn(jax.tree.map(lambda a: a[k], rows))
+            return jax.tree.map(jnp.add, total, more), jax.tree.map(lambda all_, new: all_.at[k].set(new), room, done)
+
+        return jax.lax.fori_loop(0, -(-count // width), one, (zeros((), shapes[0]), zeros((turns,), shapes[1])))
+
+    def _places(self, size: int) -> tuple[int, int]:
+        """Return how many turns there are for a whole cohort, with how many clients side by side."""
+        places = self.layout.places
+        # A cohort of all has as many in a block as there are; of one that is drawn, more or fewer.
+        share = self.data.most if size == self.data.count else max(1, -(-size // (places * _PARTS)))
+        width = self._width(min(size, share))
+        return -(-size // width), width
+
+    def _states_of(self, ids: jax.Array) -> Tree:
+        rows = self.data.rows(ids)[0]
+        return jax.tree.map(lambda a: a[rows], self.client_states)
+
+    def _remember(self, ids: jax.Array, here: jax.Array, states: Tree) -> None:
+        rows, own = self.data.rows(ids)
+        where = jnp.where(here & own, rows, self.data.most)
+        put = lambda all_, new: all_.at[where].set(new, mode="drop")
+        self.client_states = jax.tree.map(put, self.client_states, states)
+
+
+class MeshProgram(Program):
+    """The rounds of one kind of run over many processes: the same program on every device, each with its own clients."""
+
+    kind = MeshRound
+    layout: MeshLayout
+
+    @classmethod
+    def of(cls, problem: Problem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> MeshProgram:
+        """Return the program for this kind of run: the one that was made before, if there was."""
+        assert isinstance(layout, MeshLayout)
+        return _stored(problem, jax.tree.structure(algorithm), conditions, layout)
+
+    @property
+    def mesh(self) -> Mesh:
+        """All devices, in the order of the blocks of clients."""
+        return placement.device_mesh(self.layout.each)
+
+    def place(self, clients: ClientSource) -> Placed:
+        """Put this process's clients on its devices, and the weights p on all, once."""
+        assert isinstance(clients, (ClientShard, GeneratedClients))
+        weights = np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
+        return Placed(placement.placed(clients, self.mesh), self.everywhere(weights))  # type: ignore[arg-type]
+
+    def everywhere(self, tree: Tree) -> Tree:
+        """Put a tree on every device."""
+        return placement.everywhere(tree, self.mesh)
+
+    def spread(self, first: Carry, count: int) -> Carry:
+        """Give every client the state that it starts from; this returns one device's, of ``count`` clients."""
+        spread = lambda leaf: np.broadcast_to(np.asarray(leaf, jnp.result_type(leaf)), (count, *jnp.shape(leaf)))
+        return first._replace(client_states=jax.tree.map(spread, first.client_states))
+
+    def spread_out(self, program: Rounds, *args: *tuple[Given, Carry, Count, Count]) -> tuple[Carry, Progress]:
+        """Carry out a program on all devices of all processes; they meet where replies are added up."""
+        given, blocks = args[0], args[0].data.clients
+        assert isinstance(blocks, Blocks)
+        stays = Given(EVERYWHERE, Placed(placement.specs(blocks), EVERYWHERE), EVERYWHERE, EVERYWHERE)  # type: ignore[arg-type]
+        goes = Carry(EVERYWHERE, APART)
+        both = jax.shard_map(
+            program,
+            mesh=self.mesh,
+            in_specs=(stays, goes, EVERYWHERE, EVERYWHERE),
+            out_specs=(goes, EVERYWHERE),
+            check_vma=False,
+        )
+        return both(given, *args[1:])
+
+
+@functools.lru_cache(maxsize=32)
+def _stored(problem: Problem, structure: Hashable, conditions: Conditions, layout: MeshLayout) -> MeshProgram:
+    return MeshProgram(problem, conditions, layout)

@@ -1,0 +1,199 @@
+"""Failure is said, not hung: every process shows that it lives, and when one does not, all others end with a sentence.
+
+A process that waits for another in a collective waits for ever. So each writes a sign of life every second, through JAX's
+coordination service; process 0 looks at all of them and, when one stays silent, writes the verdict that everybody waits for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+from fedminimax import distributed
+from fedminimax.errors import InputError
+
+_ROOM = "fedminimax"
+_LEFT = "left"
+_BEAT = 1.0
+_GRACE = 5.0
+"""Seconds that a process has to end by itself after a verdict: to close its files, and to say why."""
+_HURT = 4.0
+"""After a broken connection, whoever has been silent for so many seconds is the one that was lost."""
+
+
+class Lost(InputError):
+    """Another process is gone, and the run with it; what was saved goes on with the next start."""
+
+
+class Watch:
+    """Signs of life of all processes, looked at by two threads of each."""
+
+    def __init__(self, place: distributed.Place):
+        self.place, self._service = place, distributed.service()
+        self.verdict: str | None = None
+        self._known, self._over, self._failed = threading.Event(), threading.Event(), False
+        self._running = 0
+        self._seen: dict[int, tuple[str, float]] = {}
+        self._set(f"who/{place.process}", f"pid {os.getpid()} on {socket.gethostname()}")
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._listen)]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self._leave)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Say that a run is under way: a process that ends meanwhile is missed."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """Wait for others in here: a connection that breaks becomes a sentence about who was lost."""
+        import jax
+
+        self.check()
+        try:
+            yield
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # which of them depends on when it is noticed
+            if not any(word in str(error) for word in ("Gloo", "UNAVAILABLE", "Connection", "NCCL", "Socket")):
+                raise
+            self._hurt(error)
+
+    def check(self) -> None:
+        """Raise an error if a process is known to be lost."""
+        if self.verdict is not None:
+            raise Lost(self.verdict)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the others that this process cannot go on."""
+        self._failed = True
+        with suppress(Exception):
+            says = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            self._set(f"failed/{self.place.process}", says)
+        self._known.wait(self.place.patience)
+
+    def _hurt(self, error: Exception) -> NoReturn:
+        with suppress(Exception):
+            self._set(f"hurt/{self.place.process}", "yes")
+        self._known.wait(self.place.patience + _HURT)
+        raise Lost(self.verdict or f"The connection to another process broke: {' '.join(str(error).split())[:300]}") from error
+
+    def _set(self, key: str, value: str) -> None:
+        self._service.key_value_set(f"{_ROOM}/{key}", value, allow_overwrite=True)
+
+    def _all(self, key: str) -> dict[int, str]:
+        found = self._service.key_value_dir_get(f"{_ROOM}/{key}/")
+        return {int(name.rpartition("/")[2]): value for name, value in found}
+
+    def _beat(self) -> None:
+        """Write a sign of life every second; process 0 also looks at those of the others."""
+        count, pause = 0, min(_BEAT, self.place.patience / 5)
+        while not self._over.wait(pause if count else 0):
+            count += 1
+            try:
+                self._set(f"beat/{self.place.process}", str(count))
+                if self.place.leads and (found := self._missing()) is not None:
+                    self._set("verdict", found)
+                    return
+            except Exception:  # the service is gone: whoever listens says so
+                return
+
+    def _missing(self) -> str | None:
+        """Return a sentence about a process that is lost, or has failed; None: all are well."""
+        for process, why in self._all("failed").items():
+            return _sentence(f"Process {process} failed ({why})")
+        now, beats, hurt = time.monotonic(), self._all("beat"), bool(self._all("hurt"))
+        for process in range(self.place.processes):
+            beat = beats.get(process, "")
+            known = self._seen.get(process)
+            if known is None or known[0] != beat:
+                self._seen[process] = beat, now
+            elif beat == _LEFT:
+                if self._running:
+                    return _sentence(f"{self._who(process)} ended in the midst of the run")
+            elif now - known[1] > (min(_HURT, self.place.patience) if hurt else self.place.patience):
+                return _sentence(f"{self._who(process)} was lost: it has not been heard of for {now - known[1]:.0f} seconds")
+        return None
+
+    def _who(self, process: int) -> str:
+        return f"Process {process} ({self._all('who').get(process, 'which never began')})"
+
+    def _listen(self) -> None:
+        """Wait for the verdict; then let this process end by itself, or end it."""
+        while self.verdict is None and not self._over.is_set():
+            try:
+                self.verdict = self._service.blocking_key_value_get(f"{_ROOM}/verdict", 500)
+            except Exception as error:
+                if "DEADLINE" in str(error):
+                    continue
+                if self._over.is_set():
+                    return
+                self.verdict = _sentence("Process 0, through which all others know of each other, was lost")
+                self._say()  # at once: the runtime ends this process as soon as it notices
+        if self.verdict is None:
+            return
+        self._known.set()
+        if not self._over.wait(self.place.patience + _GRACE):
+            self._say()
+            os._exit(1)
+
+    def _say(self) -> None:
+        os.write(2, f"Error: {distributed.described()}: {self.verdict}\n".encode())
+
+    def _leave(self) -> None:
+        """Be gone without waiting for those who are lost: the runtime would wait for minutes."""
+        if self.verdict is not None or self._failed:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
+            os._exit(1)
+        self._over.set()
+        for thread in self._threads:  # one that waits for the service when Python ends would take the process down
+            thread.join(2 * _BEAT)
+        with suppress(Exception):
+            self._set(f"beat/{self.place.process}", _LEFT)
+
+
+def _sentence(what: str) -> str:
+    return (
+        f"{what}. The run ends; start it again with the same folder, on as many processes or on fewer, and it goes on from its "
+        "last checkpoint."
+    )
+
+
+_WATCH: list[Watch] = []
+
+
+def watch() -> Watch | None:
+    """Return what watches over the processes; None: this one is alone."""
+    place = distributed.place()
+    if place.processes == 1:
+        return None
+    if not _WATCH:
+        _WATCH.append(Watch(place))
+    return _WATCH[0]
+
+
+def hear(service: Any, key: str, check: Any) -> str:
+    """Wait for something that process 0 says, as long as it takes, and look after the others meanwhile."""
+    import jax
+
+    while True:
+        check()
+        try:
+            return str(service.blocking_key_value_get(key, 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE" not in str(error):
+                time.sleep(_BEAT)
+                check()
+                raise

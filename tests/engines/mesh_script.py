@@ -1,0 +1,87 @@
+# ruff: noqa: E402  (a process joins the others before JAX is used)
+"""What a process of tests/engines/test_mesh.py does: python mesh_script.py TASK FOLDER."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from fedminimax import distributed
+
+place = distributed.join()
+import jax
+
+jax.config.update("jax_enable_x64", True)
+import numpy as np
+
+import fedminimax as fm
+from fedminimax import metrics, problems
+from fedminimax.problems import RobustProblem
+from fedminimax.testing.contract import close, same_costs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "algorithms"))
+from roster import ROSTER
+
+ROWS = ROSTER[::3]
+SCAFFOLD = fm.Scaffold(lr_x=0.02, local_steps=3, batch_size=4, cohort_size=3)
+
+
+def task_of(kind):
+    if kind is RobustProblem:
+        return problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
+    return problems.quadratic(7, examples=6, noise=0.3, weights=[1, 2, 3, 1, 2, 3, 1])
+
+
+def conform():
+    """Compare rows of the contract suite with the simulator."""
+    tasks = {kind: task_of(kind) for kind in {row.kind for row in ROWS}}
+    for row in ROWS:
+        task = tasks[row.kind]
+        options = {"rounds": 4, "seed": 3, "eval_every": 2, "progress": False, "metrics": metrics.ClientLoss(each=True)}
+        go = lambda engine: fm.run(task.problem, task.clients, row.algorithm, engine=engine, **options)  # noqa: B023
+        there = go("mesh")
+        if place.leads:
+            here = go(fm.Simulator("vmap", 1))
+            close(there.state, here.state, 1e-10)
+            close(there.client_states, here.client_states, 1e-10)
+            same_costs(there, here)
+            for name, values in here.history.items():
+                np.testing.assert_allclose(there.history[name], values, rtol=1e-9)
+
+
+class _Falls:
+    """Kills the last process after some rounds."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def on_rounds(self, run):
+        if run.round == 6:
+            self.mark.touch()
+            time.sleep(0.5)
+
+
+def scaffold(folder, falls=False):
+    """Run in a folder; of three processes the last is killed after six rounds."""
+    task, mark = task_of(RobustProblem), folder.with_suffix(".now")
+    if falls and place.process == 2:
+        import threading
+
+        def die():
+            while not mark.exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), 9)
+
+        threading.Thread(target=die, daemon=True).start()
+    return fm.run(
+        task.problem, task.clients, SCAFFOLD, rounds=12, seed=3, eval_every=3, engine="mesh", progress=False,
+        metrics=metrics.ClientLoss(), folder=folder, checkpoint_every=2, observers=[_Falls(mark)] if falls else [],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "conform":
+        conform()
+    else:
+        result = scaffold(Path(sys.argv[2]), falls=sys.argv[1] == "fall")
+        result.save(f"{sys.argv[2]}-{place.process}.fmx")

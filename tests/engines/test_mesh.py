@@ -1,0 +1,175 @@
+"""One simulation over many processes: the shares of data, the packed reduction, and real processes on this machine."""
+
+import itertools
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+import fedminimax as fm
+from fedminimax import metrics, problems
+from fedminimax.data.shards import ClientShard, deal
+from fedminimax.engines.layout import AXIS
+from fedminimax.engines.mesh.contents import joined
+from fedminimax.engines.mesh.packing import packed_bytes, summed
+from fedminimax.engines.mesh.placement import device_mesh
+from fedminimax.errors import InputError
+from fedminimax.testing.contract import close, same_costs
+
+SCRIPT = Path(__file__).parent / "mesh_script.py"
+
+
+def clients(sizes=(5, 1, 7, 2, 2, 9, 4)):
+    rng = np.random.default_rng(0)
+    return fm.ClientData.from_list([{"a": rng.normal(size=(n, 3)), "b": np.full(n, k)} for k, n in enumerate(sizes)])
+
+
+# -- shares ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("places", [1, 2, 3, 7])
+def test_blocks_are_contiguous_and_the_fullest_is_as_small_as_can_be(places):
+    sizes = [5, 1, 7, 2, 2, 9, 4]
+    cuts = deal(sizes, places)
+    assert (cuts[0], cuts[-1], len(cuts)) == (0, 7, places + 1)
+    assert (np.diff(cuts) > 0).all()
+    fullest = max(sum(sizes[a:b]) for a, b in itertools.pairwise(cuts))
+
+    divisions = ([0, *inner, 7] for inner in itertools.combinations(range(1, 7), places - 1))
+    assert fullest == min(max(sum(sizes[a:b]) for a, b in itertools.pairwise(d)) for d in divisions)
+
+
+def test_shares_have_every_client_once_and_nothing_else():
+    data = clients()
+    shares = [data.shard(k, 3) for k in range(3)]
+    assert [i for share in shares for i in share.own] == list(range(7))
+    for share in shares:
+        assert (share.count, share.total, share.smallest, share.largest) == (7, 30, 1, 9)
+        for i in share.own:
+            jax.tree.map(np.testing.assert_array_equal, share[i], data[i])
+            jax.tree.map(np.testing.assert_array_equal, share.numbered()[i], data.numbered()[i])
+            jax.tree.map(np.testing.assert_array_equal, share.seeded()[i], data.seeded()[i])
+        assert share.fields["a"].shape[0] == max(sum(s.sizes[i] for i in s.own) for s in shares)  # no more than the fullest
+    with pytest.raises(InputError, match="with another process"):
+        shares[0][6]
+
+
+def test_a_share_is_read_client_by_client():
+    data, asked = clients(), []
+    share = ClientShard.read(lambda i: (asked.append(i), data[i])[1], data.sizes, 1, 2)
+    assert asked == list(share.own)
+    assert 0 < len(asked) < 7
+    with pytest.raises(InputError, match="was said to have"):
+        ClientShard.read(lambda i: data[0], data.sizes, 1, 2)
+    with pytest.raises(InputError, match="start fewer"):
+        data.shard(0, 8)
+    with pytest.raises(InputError, match="engine='mesh'"):
+        fm.run(problems.quadratic(7).problem, problems.quadratic(7).clients.shard(0, 2), fm.LocalSGDA(0.1, 0.1), rounds=1)
+
+
+def test_checksums_of_pieces_are_that_of_the_whole():
+    rng = np.random.default_rng(0)
+    for first, second in [(0, 5), (7, 0), (33, 1000), (4096, 3)]:
+        a, b = rng.bytes(first), rng.bytes(second)
+        assert joined(zlib.crc32(a), zlib.crc32(b), second) == zlib.crc32(a + b)
+
+
+# -- one reduction --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_is_added_up_exactly_in_one_reduction():
+    tree = {
+        "x": jnp.arange(6.0).reshape(2, 3),
+        "i": jnp.array([2**31 - 1 - 5, -7, 12345678], jnp.int32),
+        "u": jnp.array([2**32 - 9], jnp.uint32),
+        "b": jnp.array([True, False]),
+        "s": jnp.float32(0.5),
+    }
+
+    def both(tree):
+        me = jax.lax.axis_index(AXIS)
+        own = {
+            k: v & (me == 1) if v.dtype == bool else v * me.astype(v.dtype) if k == "u" else v + me.astype(v.dtype)
+            for k, v in tree.items()
+        }
+        return summed({**own, "i": jnp.where(me == 0, tree["i"], 5)}, AXIS)
+
+    mesh = device_mesh(2)
+    program = jax.jit(jax.shard_map(both, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False))
+    out = program(tree)
+    np.testing.assert_allclose(out["x"], 2 * np.arange(6.0).reshape(2, 3) + 1)
+    np.testing.assert_array_equal(out["i"], np.array([2**31 - 1, -2, 12345683], np.int32))
+    np.testing.assert_array_equal(out["u"], [2**32 - 9])
+    np.testing.assert_array_equal(out["b"], [True, False])
+    assert program.lower(tree).as_text().count("stablehlo.all_reduce") == 1
+    assert packed_bytes(tree) == 4 * (6 + 3 * 3 + 3 + 2 + 1)
+
+
+@pytest.mark.parametrize("guard", [fm.Guard(), fm.Guard(aggregate="median")])
+def test_blocks_on_two_devices_equal_the_simulator(guard, x64):
+    task = problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
+    method = fm.Scaffold(lr_x=0.02, local_steps=2, batch_size=4, cohort_size=4)
+    go = lambda engine, **more: fm.run(
+        task.problem, task.clients, method, rounds=4, seed=3, eval_every=4, engine=engine, progress=False, guard=guard,
+        availability=fm.Availability(0.7), metrics=metrics.ClientLoss(), **more,
+    )  # fmt: skip
+    here, there = go(fm.Simulator("vmap", 1)), go(fm.Mesh(devices=2))
+    close(there.state, here.state, 1e-10)
+    close(there.client_states, here.client_states, 1e-10)
+    same_costs(there, here)
+    np.testing.assert_allclose(there.history["client_loss/worst"], here.history["client_loss/worst"], rtol=1e-9)
+
+
+def test_a_metric_that_needs_all_data_is_refused():
+    task = problems.quadratic(7)
+    with pytest.raises(InputError, match="all clients' data in one place"):
+        fm.run(task.problem, task.clients, fm.LocalSGDA(0.1, 0.1), rounds=1, engine="mesh", metrics=lambda p, c, s: 0.0)
+
+
+# -- real processes -------------------------------------------------------------------------------------------------------
+
+
+def launched(processes, *arguments, patience=5):
+    start = "from fedminimax.commands.launch import launch; import sys"
+    code = f"{start}; sys.exit(launch(sys.argv[3:], int(sys.argv[1]), float(sys.argv[2])))"
+    command = [sys.executable, "-c", code, str(processes), str(patience), str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=dict(os.environ), check=False)
+
+
+def test_two_processes_equal_the_simulator():
+    done = launched(2, "conform", "-")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_path, x64):
+    done = launched(3, "fall", tmp_path / "run")
+    assert done.returncode == 1
+    assert "Process 2 (pid" in done.stderr, done.stderr[-3000:]
+    assert "was lost" in done.stderr, done.stderr[-3000:]
+    assert list((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json"))
+    done = launched(2, "go", tmp_path / "run")
+    assert done.returncode == 0, done.stderr[-3000:]
+    ends = [fm.Result.load(tmp_path / f"run-{k}.fmx") for k in range(2)]
+    task = problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
+    method = fm.Scaffold(lr_x=0.02, local_steps=3, batch_size=4, cohort_size=3)
+    alone = fm.run(
+        task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
+        folder=tmp_path / "alone",
+    )  # fmt: skip
+    for end in ends:
+        close(end.state, alone.state, 1e-10)
+        close(end.client_states, alone.client_states, 1e-10)
+        np.testing.assert_allclose(end.history["client_loss/worst"], alone.history["client_loss/worst"], rtol=1e-9)
+    # The simulator takes the folder of the processes for its own: it is the same run.
+    again = fm.run(
+        task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
+        folder=tmp_path / "run",
+    )  # fmt: skip
+    close(again.state, alone.state, 1e-10)
