@@ -20,7 +20,7 @@ from fedminimax.experiments.positions import Path
 from fedminimax.problems.base import Form
 from fedminimax.problems.robust import SharedForm
 
-_ALONE = (kinds.GUARD, kinds.AVAILABILITY, kinds.WAVE, kinds.DELAY)
+_ALONE = (kinds.GUARD, kinds.PRIVACY, kinds.AVAILABILITY, kinds.WAVE, kinds.DELAY)
 """Kinds of which there is one only, so that no table names it."""
 _NAMED = (
     kinds.METHOD, kinds.PROBLEM, kinds.METRIC, kinds.PARTITION, kinds.MODEL, kinds.PENALTY, kinds.SET, kinds.NETWORK,

@@ -197,6 +197,7 @@ RANGE = Kind("range", _ranges)
 HALVING = Kind("halving", _classes("sweeps.halving", "Halving"), _of("sweeps.halving", "Halving"))
 ENGINE = Kind("engine", lambda: {"simulator": _of("engines.simulator", "Simulator")(), "isolated": _of("engines.isolated", "Isolated")()})  # fmt: skip  # noqa: E501
 GUARD = Kind("guard", _classes("federation.guard", "Guard"), _of("federation.guard", "Guard"))
+PRIVACY = Kind("privacy", _classes("federation.privacy", "Privacy"), _of("federation.privacy", "Privacy"))
 AVAILABILITY = Kind(
     "availability", _classes("federation.availability", "Availability"), _of("federation.availability", "Availability")
 )

@@ -52,13 +52,23 @@ class Material:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Examples that have not been divided among clients yet."""
+    """Examples that have not been divided among clients yet.
+
+    Attributes:
+        train: the training examples.
+        held: held-out ones.
+        classes: how many classes there are.
+        batching: how minibatches are drawn.
+        seed: of what is held out.
+        kinds: by what the training examples are divided among clients: their classes, before one was called positive.
+    """
 
     train: Arrays
     held: Mapping[str, Arrays]
     classes: int
     batching: str
     seed: int
+    kinds: Any
 
     def divide(self, owner: np.ndarray, count: int, kept: np.ndarray | None = None) -> Material:
         """Return the clients' data.
@@ -87,6 +97,7 @@ def examples(
     test: int | None = None,
     validation: int | float = 0,
     positive: int | None = None,
+    centred: bool = False,
     batching: str = REPLACEMENT,
     seed: int = 0,
 ) -> Pooled:
@@ -97,7 +108,9 @@ def examples(
         train: take only so many training examples, chosen at random; None: all.
         test: take only so many test examples.
         validation: hold out so many of the training examples, or this share of them, for choosing hyper-parameters.
-        positive: the class that counts as positive; all others are then one class (for problems.auc).
+        positive: the class that counts as positive; all others are then one class (for problems.auc). Clients are divided by
+            the classes as they were.
+        centred: whether images have pixels from -1 to 1, in place of 0 to 1.
         batching: how minibatches are drawn, "replacement" or "epochs".
         seed: of what is taken and held out.
     """
@@ -116,12 +129,16 @@ def examples(
         taken = np.random.default_rng([seed, 1]).permutation(tests)[: tests if test is None else test]
         held["test"] = _rows(whole.test, taken)
     trained, classes = _rows(whole.train, order[out : out + wanted]), whole.classes
+    kinds = trained["labels"]
+    if centred:
+        two = lambda part: {**part, "inputs": 2 * part["inputs"] - 1}
+        trained, held = two(trained), {part: two(rows) for part, rows in held.items()}
     if positive is not None:
         if not 0 <= positive < classes:
             raise InputError(f"positive is {positive}, but {whole.name} has classes 0 to {classes - 1}.")
         one = lambda part: {**part, "labels": partition.one_vs_rest(part["labels"], positive)}
         trained, held, classes = one(trained), {part: one(rows) for part, rows in held.items()}, 2
-    return Pooled(trained, held, classes, batching, seed)
+    return Pooled(trained, held, classes, batching, seed, kinds)
 
 
 def table(

@@ -108,6 +108,7 @@ class Plan:
     judges: dict[str, Judge] = field(default_factory=dict)
     engine: Any = WRONG
     guard: Any = None
+    privacy: Any = None
     availability: Any = None
     halving: Any = None
 
@@ -173,7 +174,7 @@ def read(tree: Mapping[str, Any], mistakes: Mistakes, folders: Sequence[FilePath
         if (judge := _read_judge(plan, label)) is not None:
             plan.judges[label] = judge
     plan.engine = plan.reader.described(spec.engine, kinds.ENGINE, ("engine",))
-    for name, kind in (("guard", kinds.GUARD), ("availability", kinds.AVAILABILITY)):
+    for name, kind in (("guard", kinds.GUARD), ("privacy", kinds.PRIVACY), ("availability", kinds.AVAILABILITY)):
         value = getattr(spec, name)
         value = {"probability": value} if name == "availability" and type(value) in (int, float) else value
         setattr(plan, name, None if value is None else plan.reader.described(value, kind, (name,)))

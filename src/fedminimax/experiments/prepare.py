@@ -112,7 +112,7 @@ def _material(plan: Plan) -> Material | None:
 
 
 def _divided(plan: Plan, pooled: Pooled) -> Material | None:
-    labels = pooled.train["labels"]
+    labels = pooled.kinds
     owner = _made(plan, plan.partition, labels=labels, n_or_labels=labels)
     if owner is WRONG:
         return None

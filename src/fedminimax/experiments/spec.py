@@ -51,6 +51,7 @@ class Spec(BaseModel):
         metrics: what is measured: a table for each label.
         availability: who answers.
         guard: what replies must pass.
+        privacy: how messages are clipped and what noise they get.
         engine: what carries rounds out.
         checkpoint_every: how often a run is saved: rounds, or a text such as "30s" or "5min".
         match_upload: give all methods the same floats up a round: true, a method's label, or a number.
@@ -70,6 +71,7 @@ class Spec(BaseModel):
     metrics: Table = {}
     availability: Any = None
     guard: Any = None
+    privacy: Any = None
     engine: Any = "simulator"
     checkpoint_every: Positive | str | None = None
     match_upload: bool | str | Positive = False

@@ -1,0 +1,68 @@
+"""The page of all items of the papers that were carried out: docs/reproductions.md, from their run folders.
+
+    fedminimax reproduce scaff-pd/figure-2                # carries one out, into runs/
+    python benchmarks/reproductions.py --collect runs     # takes in what the folders below say
+    python benchmarks/reproductions.py                    # writes the page
+
+Every number of the page is in results/reproductions.json, which is made of the folders' reproduction.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fedminimax.reproductions import items
+
+ROOT = Path(__file__).parent.parent
+TABLE, PAGE = ROOT / "benchmarks" / "results" / "reproductions.json", ROOT / "docs" / "reproductions.md"
+HEAD = """# Figures and tables of the papers, run again
+
+<!-- made by benchmarks/reproductions.py -->
+
+`fedminimax reproduce --list` shows what there is; `fedminimax reproduce scaff-pd/figure-2` runs an item at the small scale,
+into a folder with a page: the claim, our figure, the numbers, the verdict, and what differs from the paper. `--scale paper`
+is the setting as printed, `--scale smoke` only tries it, `--resume` goes on.
+
+An item is a file in `src/fedminimax/reproductions/catalogue`: an experiment as `fedminimax run` reads it, its panels, and
+what should come out. Comparisons are made seed by seed; the intervals of one item are wrong together with a chance of 5% at
+most (Bonferroni). *held*: all that was expected lies beyond its interval. *held in part*: some of it. *did not show*: nothing
+does, either way. *contradicts*: something lies beyond it on the other side, and nothing on the right one.
+"""
+
+
+def collect(folder: Path) -> None:
+    known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    for path in sorted(folder.rglob("reproduction.json")):
+        one = json.loads(path.read_text())
+        if one["verdict"]:
+            known[f"{one['item']} {one['scale']}"] = one
+    TABLE.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n")
+
+
+def page() -> str:
+    known = list(json.loads(TABLE.read_text()).values())
+    lines = [HEAD, "| item | what it shows | scale | runs | verdict |", "|---|---|---|---:|---|"]
+    lines += [f"| {one['item']} | {one['title']} | {one['scale']} | {one['runs']} | {one['verdict']} |" for one in known]
+    rest = sorted(set(items()) - {one["item"] for one in known})
+    lines += ["", f"In the catalogue, and not carried out here yet: {', '.join(rest)}.", ""]
+    for one in known:
+        lines += [f"## {one['item']}", "", f"{one['title']}. The claim: {one['claim']} **Verdict: {one['verdict']}.**", ""]
+        lines += ["| expected | panel | verdict | numbers |", "|---|---|---|---|"]
+        lines += [f"| {f['says']} | {f['panel']} | {f['verdict']} | {f['sentence']} |" for f in one["findings"]]
+        lines += ["", *(f"Differs from the paper: {text}" for text in one["differs"]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collect", type=Path, help="a folder with items that were carried out")
+    arguments = parser.parse_args()
+    if arguments.collect:
+        collect(arguments.collect)
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""What a paper says should come out, and whether it did: seed by seed, with intervals that know how often they look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedminimax.errors import InputError
+from fedminimax.folders import DIVERGED, Record
+from fedminimax.report.words import number
+
+HELD, PART, NOT_SHOWN, CONTRADICTS = "held", "held in part", "did not show", "contradicts"
+LEVEL = 0.05
+"""The chance that any of an item's intervals leaves out what it should cover, all comparisons together (Bonferroni)."""
+FEWEST = 3
+_LEAST = 1e-300
+"""Zero has no logarithm."""
+
+
+class Expectation(BaseModel):
+    """One thing that should come out.
+
+    A side is a method's label, or "label @ panel" for one of another panel. One of ``than``, ``below``, ``above`` is there.
+
+    Attributes:
+        says: it, in words.
+        metric: the number that is compared, at the end of the runs.
+        method: the side that should be ahead.
+        than: the sides that it should be ahead of.
+        by: a lead that is less than this, in the metric's units, is none.
+        like: whether the sides should instead be alike: no further apart than ``by``.
+        log: compare powers of ten: leads, and ``by``, are in these. For errors, which differ by orders of magnitude.
+        reaches: compare in place of the number the rounds that it takes to reach this.
+        below: the number should be at most this.
+        above: the number should be at least this.
+        panels: the panels in which to look; by default all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    says: str
+    metric: str
+    method: str
+    than: list[str] = []
+    by: float = Field(default=0.0, ge=0)
+    like: bool = False
+    log: bool = False
+    reaches: float | None = None
+    below: float | None = None
+    above: float | None = None
+    panels: list[str] = []
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Expectation:
+        if sum([bool(self.than), self.below is not None, self.above is not None]) != 1:
+            raise ValueError("give one of than, below, above")
+        if self.like and not self.by:
+            raise ValueError("like needs by: how far apart they may be")
+        return self
+
+    @property
+    def comparisons(self) -> int:
+        """How many intervals it looks at in one panel."""
+        return max(1, len(self.than))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one comparison.
+
+    Attributes:
+        says: what was expected.
+        panel: where.
+        verdict: "held", "did not show" or "contradicts".
+        sentence: why, with the numbers.
+        lead: how far ahead the one side is, in the metric's units or rounds; positive: as expected. NaN where there is none.
+        low: of its interval.
+        high: of its interval.
+        seeds: how many pairs there were.
+    """
+
+    says: str
+    panel: str
+    verdict: str
+    sentence: str
+    lead: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    seeds: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it: what is no number is None."""
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in asdict(self).items()
+        }
+
+
+Runs = Mapping[str, Sequence[Record]]
+"""The runs of each panel."""
+
+
+def judge(expected: Sequence[Expectation], runs: Runs) -> list[Finding]:
+    """Compare what came out with what was expected."""
+    places = [(one, [p for p in one.panels or runs if p in runs]) for one in expected]
+    looks = sum(one.comparisons * len(panels) for one, panels in places)
+    return [found for one, panels in places for panel in panels for found in _judge(one, panel, runs, looks)]
+
+
+def verdict_of(findings: Sequence[Finding]) -> str:
+    """Return the verdict of an item: on all that was expected of it."""
+    said = {finding.verdict for finding in findings}
+    if said == {HELD}:
+        return HELD
+    if HELD in said:
+        return PART
+    return CONTRADICTS if CONTRADICTS in said else NOT_SHOWN
+
+
+def _judge(one: Expectation, panel: str, runs: Runs, looks: int) -> list[Finding]:
+    if not one.than:
+        return [_bounded(one, panel, _side(one.method, one, panel, runs))]
+    first = _side(one.method, one, panel, runs)
+    return [_compared(one, panel, one.method, first, other, _side(other, one, panel, runs), looks) for other in one.than]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One method's numbers by seed, and how many of its runs are lost."""
+
+    values: dict[int, float]
+    lost: int
+    higher: bool
+
+
+def _side(name: str, one: Expectation, panel: str, runs: Runs) -> _Side:
+    label, _, elsewhere = (part.strip() for part in name.partition("@"))
+    place = elsewhere or panel
+    if place not in runs:
+        raise InputError(f"{one.says!r} compares with the panel {place!r}, which there is not: there are {', '.join(runs)}.")
+    own = [record for record in runs[place] if record.label == label]
+    if not own or any(one.metric not in record.history for record in own):
+        known = ", ".join(sorted({record.label for record in runs[place]}))
+        raise InputError(f"{one.says!r} needs {one.metric} of {label!r} in {place!r}, where there are {known}.")
+    higher = own[0].better.get(one.metric) == "higher"
+    values: dict[int, float] = {}
+    for record in own:
+        value = math.nan if record.status == DIVERGED else _number(record, one, higher)
+        if math.isfinite(value):
+            values[record.seed] = value
+    return _Side(values, len(own) - len(values), higher if one.reaches is None else False)
+
+
+def _number(record: Record, one: Expectation, higher: bool) -> float:
+    """Return the metric at the end, or the rounds until it reaches a level: twice as many as there were where it never does."""
+    curve = np.asarray(record.history[one.metric], float)
+    if one.reaches is None:
+        return float(curve[-1])
+    there = np.flatnonzero(curve >= one.reaches if higher else curve <= one.reaches)
+    rounds = record.history["round"]
+    return float(rounds[there[0]] if there.size else 2 * rounds[-1])
+
+
+def _bounded(one: Expectation, panel: str, side: _Side) -> Finding:
+    """Judge a number that should be at most, or at least, something: with every seed, or with none."""
+    bound = one.below if one.below is not None else one.above
+    assert bound is not None
+    sign, words = (1.0, "at most") if one.below is not None else (-1.0, "at least")
+    leads = np.array([sign * (bound - value) for value in side.values.values()])
+    total = len(leads) + side.lost
+    right = int((leads >= 0).sum())
+    verdict = HELD if right == total else CONTRADICTS if right == 0 else NOT_SHOWN
+    shown = f"{number(min(side.values.values()))} to {number(max(side.values.values()))}" if side.values else "no finite number"
+    sentence = f"{one.metric} of {one.method} is {words} {number(bound)} with {right} of {total} seeds ({shown})."
+    return Finding(one.says, panel, verdict, sentence, float(leads.min()) if leads.size else math.nan, seeds=len(leads))
+
+
+def _compared(one: Expectation, panel: str, name: str, first: _Side, other_name: str, other: _Side, looks: int) -> Finding:
+    shared = sorted(first.values.keys() & other.values.keys())
+    what = one.metric if one.reaches is None else f"rounds until {one.metric} is {number(one.reaches)}"
+    if first.lost != other.lost and not one.like:
+        lost, total = max((first.lost, len(first.values)), (other.lost, len(other.values)))
+        whose = name if first.lost > other.lost else other_name
+        verdict = CONTRADICTS if first.lost > other.lost else HELD
+        return Finding(one.says, panel, verdict, f"{whose} diverged with {lost} of {lost + total} seeds.", seeds=len(shared))
+    sign = 1.0 if first.higher else -1.0
+    of = (lambda value: math.log10(max(value, _LEAST))) if one.log else (lambda value: value)
+    leads = sign * np.array([of(first.values[seed]) - of(other.values[seed]) for seed in shared])
+    if len(shared) < FEWEST:
+        return Finding(
+            one.says, panel, NOT_SHOWN, f"{name} and {other_name} share {len(shared)} seeds: too few.", seeds=len(shared)
+        )
+    mean, half = float(leads.mean()), _half(leads, LEVEL / looks)
+    low, high = mean - half, mean + half
+    verdict = _alike(low, high, one.by) if one.like else HELD if low > one.by else CONTRADICTS if high < 0 else NOT_SHOWN
+    means = [float(np.mean([side.values[seed] for seed in shared])) for side in (first, other)]
+    sentence = (
+        f"{what}: {name} {number(means[0])}, {other_name} {number(means[1])}; ahead by {number(mean)} "
+        f"[{number(low)}, {number(high)}]{' powers of ten' if one.log else ''}, {len(shared)} seeds."
+    )
+    return Finding(one.says, panel, verdict, sentence, mean, low, high, len(shared))
+
+
+def _alike(low: float, high: float, by: float) -> str:
+    if -by <= low and high <= by:
+        return HELD
+    return CONTRADICTS if low > by or high < -by else NOT_SHOWN
+
+
+def _half(leads: np.ndarray, level: float) -> float:
+    """Return half of Student's interval of a mean, at a level of error."""
+    from scipy.special import stdtrit
+
+    free = len(leads) - 1
+    return float(stdtrit(free, 1 - level / 2) * leads.std(ddof=1) / math.sqrt(len(leads)))

@@ -1,0 +1,116 @@
+"""Verdicts on made-up runs, whose right answers are known."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import fedminimax as fm
+from fedminimax.folders import DIVERGED, FINISHED, Record
+from fedminimax.reproductions.expectations import CONTRADICTS, HELD, NOT_SHOWN, PART, Expectation, Finding, judge, verdict_of
+
+
+def runs(label, ends, better="higher", status=None):
+    """Runs whose metric goes from 0 in a straight line to some ends, one a seed, in rounds 0, 10, ... 100."""
+    rounds = np.arange(0, 101, 10)
+    return [
+        Record(
+            label, label, "", seed, 100, 100, DIVERGED if status and seed in status else FINISHED,
+            {"round": rounds, "m": np.linspace(0, end, 11)}, better={"m": better},
+        )
+        for seed, end in enumerate(ends)
+    ]  # fmt: skip
+
+
+def judged(records, **expected):
+    given = {"says": "so it is", "metric": "m", "method": "A", **expected}
+    return judge([Expectation(**given)], {"all": records})
+
+
+A, B = [0.90, 0.92, 0.91, 0.89, 0.93], [0.80, 0.83, 0.80, 0.80, 0.82]
+
+
+def test_a_lead_that_is_more_than_noise_held_and_the_other_way_contradicts():
+    found = judged(runs("A", A) + runs("B", B), than=["B"])[0]
+    leads = np.array(A) - np.array(B)
+    half = 2.7764451052 * leads.std(ddof=1) / np.sqrt(5)  # Student's quantile with four degrees of freedom
+    assert (found.verdict, found.seeds) == (HELD, 5)
+    np.testing.assert_allclose([found.lead, found.low, found.high], [leads.mean(), leads.mean() - half, leads.mean() + half])
+    assert judged(runs("A", B) + runs("B", A), than=["B"])[0].verdict == CONTRADICTS
+    assert judged(runs("A", B, "lower") + runs("B", A, "lower"), than=["B"])[0].verdict == HELD
+
+
+def test_a_lead_within_noise_or_below_what_counts_does_not_show():
+    noisy = [0.9, 0.7, 0.95, 0.75, 0.8]
+    assert judged(runs("A", noisy) + runs("B", B), than=["B"])[0].verdict == NOT_SHOWN
+    assert judged(runs("A", A) + runs("B", B), than=["B"], by=0.2)[0].verdict == NOT_SHOWN
+    assert judged(runs("A", A[:2]) + runs("B", B[:2]), than=["B"])[0].verdict == NOT_SHOWN
+
+
+def test_intervals_are_wider_the_more_is_compared():
+    records = runs("A", A) + runs("B", B) + runs("C", B)
+    one, two = judged(records, than=["B"])[0], judged(records, than=["B", "C"])[0]
+    assert two.low < one.low
+    assert two.lead == one.lead
+
+
+def test_who_diverges_is_behind():
+    found = judged(runs("A", A) + runs("B", B, status={1}), than=["B"])[0]
+    assert (found.verdict, found.sentence) == (HELD, "B diverged with 1 of 5 seeds.")
+    assert judged(runs("A", A, status={1}) + runs("B", B), than=["B"])[0].verdict == CONTRADICTS
+    assert judged(runs("A", A, status={1}) + runs("B", B, status={2}), than=["B"])[0].seeds == 3
+
+
+def test_rounds_to_a_level():
+    """Straight lines to .9 and to .6 pass .5 in rounds 60 and 90; one to .4 never does, which counts as twice the rounds."""
+    found = judged(runs("A", [0.9] * 3) + runs("B", [0.6] * 3), than=["B"], reaches=0.5)[0]
+    assert (found.verdict, found.lead) == (HELD, 30)
+    assert judged(runs("A", [0.9] * 3) + runs("B", [0.4] * 3), than=["B"], reaches=0.5)[0].lead == 140
+
+
+def test_errors_are_compared_by_powers_of_ten():
+    """One that is a thousandth of the other, whatever their size, is ahead by three; plain differences say nothing here."""
+    large, small = [1e-1, 1e-5, 1e-9], [1e-4, 1e-8, 1e-12]
+    records = runs("A", small, "lower") + runs("B", large, "lower")
+    found = judged(records, than=["B"], log=True)[0]
+    np.testing.assert_allclose([found.lead, found.low], [3, 3], rtol=1e-12)
+    assert found.verdict == HELD
+    assert judged(records, than=["B"])[0].verdict == NOT_SHOWN
+
+
+def test_sides_that_should_be_alike():
+    near = [a + 0.001 for a in A]
+    assert judged(runs("A", A) + runs("B", near), than=["B"], like=True, by=0.01)[0].verdict == HELD
+    assert judged(runs("A", A) + runs("B", B), than=["B"], like=True, by=0.01)[0].verdict == CONTRADICTS
+    noisy = [0.9, 0.7, 0.95, 0.75, 0.8]
+    assert judged(runs("A", noisy) + runs("B", B), than=["B"], like=True, by=0.01)[0].verdict == NOT_SHOWN
+
+
+def test_bounds_hold_with_every_seed_or_with_none():
+    assert judged(runs("A", A), above=0.89)[0].verdict == HELD
+    assert judged(runs("A", A), above=0.9)[0].verdict == NOT_SHOWN
+    assert judged(runs("A", A), below=0.5)[0].verdict == CONTRADICTS
+    assert judged(runs("A", A, status={0}), above=0.5)[0].verdict == NOT_SHOWN
+
+
+def test_sides_of_other_panels():
+    panels = {"K = 1": runs("A", B), "K = 9": runs("A", A)}
+    wanted = Expectation(says="more is better", metric="m", method="A @ K = 9", than=["A @ K = 1"], panels=["K = 9"])
+    assert [found.verdict for found in judge([wanted], panels)] == [HELD]
+    with pytest.raises(fm.InputError, match="the panel 'K = 2', which there is not: there are K = 1, K = 9"):
+        judge([wanted.model_copy(update={"than": ["A @ K = 2"]})], panels)
+    with pytest.raises(fm.InputError, match=r"needs m of 'Z' in 'K = 1', where there are A"):
+        judge([wanted.model_copy(update={"method": "Z", "panels": []})], panels)
+
+
+def test_the_verdict_of_an_item():
+    said = lambda *verdicts: verdict_of([Finding("", "", verdict, "") for verdict in verdicts])
+    assert said(HELD, HELD) == HELD
+    assert said(HELD, NOT_SHOWN) == said(HELD, CONTRADICTS) == PART
+    assert said(NOT_SHOWN, CONTRADICTS) == CONTRADICTS
+    assert said(NOT_SHOWN) == NOT_SHOWN
+
+
+@pytest.mark.parametrize("wrong", [{}, {"than": ["B"], "below": 1.0}, {"than": ["B"], "like": True}, {"below": 1, "abve": 2}])
+def test_expectations_that_say_nothing_or_two_things_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        Expectation(says="", metric="m", method="A", **wrong)
