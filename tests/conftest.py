@@ -1,5 +1,6 @@
 """Shared by all tests: two host devices, so that sharding is tested, float64 on request, and programs that compile fast."""
 
+import ctypes
 import gc
 import os
 import sys
@@ -25,6 +26,7 @@ if tuple(int(part) for part in version("jaxlib").split(".")[:2]) == (0, 10):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
 
 import jax
+import psutil
 import pytest
 
 import fedminimax  # noqa: F401  (asks JAX for the devices before anything starts it)
@@ -60,6 +62,20 @@ def pytest_xdist_make_scheduler(config, log):
             return row or module if module.endswith("test_contract.py") else module
 
     return ByRow(config, log)
+
+
+MOST_MEMORY = 2 * 2**30
+"""Bytes above which a process of tests forgets what it has compiled: kept to the end, that is more than 6 GB a process."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Give the memory of compiled programs back, now and then."""
+    if psutil.Process().memory_info().rss > MOST_MEMORY:
+        jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":  # what is free goes back to the system only when it is asked for
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedminimax as fm
 from fedminimax.metrics import METRICS
@@ -64,6 +65,16 @@ def test_the_federation_pages_python_runs(tmp_path, monkeypatch):
     exec(block, names)
     assert np.asarray(names["result"].trace.answers[0]).all()
     assert len(list((tmp_path / "sites").iterdir())) == 3
+
+
+def test_the_gossip_pages_python_runs(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "federation_gossip.md").read_text(), flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert (names["model"].rounds, names["model"].number) == (20, 0)
+    with pytest.raises(fm.InputError, match="at the site"):
+        names["result"].x  # noqa: B018
 
 
 def test_the_reports_pages_python_runs(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import fedminimax as fm
 
 DOCS = Path(__file__).parent.parent / "docs"
-READ = ["index.md", "forms.md", "tables.md", "models.md", "estimators.md"]
+READ = ["index.md", "forms.md", "tables.md", "models.md", "estimators.md", "privacy.md", "many_machines.md"]
 PAGES = [*READ, *(f"tutorials/{path.name}" for path in sorted((DOCS / "tutorials").glob("*.md")))]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 

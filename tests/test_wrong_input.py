@@ -122,8 +122,17 @@ def test_a_result_is_saved_to_a_file_and_no_folder(tmp_path, monkeypatch):
     for path in (".", "", tmp_path, "/"):
         with pytest.raises(fm.InputError, match=r"is a folder: give the path of a file to write, such as '.*run\.fmx'"):
             result.save(path)
+    with pytest.raises(fm.InputError, match=r"The path to save to is 3: give that of a file to write, such as 'run\.fmx'"):
+        result.save(3)
     assert not list(tmp_path.iterdir())
     assert fm.Result.load(result.save("run.fmx")).info == result.info
+
+
+def test_a_step_size_that_is_none_is_said_before_the_run():
+    task = fm.problems.robust_regression(2, dim=2, examples=4, rho=0.1, sigma=0.5)
+    with pytest.raises(fm.InputError, match=r"ScaffPD\.tau is None: give it a number"):
+        fm.run(task.problem, task.clients, fm.ScaffPD(tau=None, sigma=0.1), rounds=1)
+    assert fm.ScaffPD(tau=0.1, sigma=0.1).lr_x is None  # which says something
 
 
 # -- going on with something else --------------------------------------------------------------------------------------

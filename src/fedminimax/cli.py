@@ -71,6 +71,19 @@ def run_command(
         raise typer.Exit(1)
 
 
+@app.command("launch")
+def launch_command(
+    spec: Annotated[Path, typer.Argument(help="A script (.py) that runs with engine='mesh'.")],
+    processes: Annotated[int, typer.Option(help="How many processes to start on this machine.")] = 2,
+    patience: Annotated[float, typer.Option(help="After so many seconds of silence a process is taken for lost.")] = 30.0,
+) -> None:
+    """Start a script in many processes on this machine, which find each other: a trial of what runs on many."""
+    from fedminimax.commands.launch import launch
+
+    if code := launch([str(spec)], processes, patience):
+        raise typer.Exit(code)
+
+
 @app.command("resume")
 def resume_command(
     folder: Annotated[Path, typer.Argument(help="The folder of an experiment, or of one of its runs.")],
@@ -85,6 +98,23 @@ def resume_command(
 
     keep_programs()
     if not resume_folder(folder, rounds):
+        raise typer.Exit(1)
+
+
+@app.command("reproduce")
+def reproduce_command(
+    item: Annotated[str | None, typer.Argument(help="What to reproduce, such as scaff-pd/figure-2.")] = None,
+    all_: Annotated[bool, typer.Option("--list", help="Show what can be reproduced.")] = False,
+    scale: Annotated[str, typer.Option(help="small (minutes), paper (as printed), or smoke (seconds).")] = "small",
+    out: Annotated[Path | None, typer.Option(help="The folder; by default runs/, the item and the scale.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with what the folder has.")] = False,
+) -> None:
+    """Run a figure or table of a paper again, and say whether its claim held."""
+    from fedminimax.commands.reproduce import carry_out, show_items
+
+    if all_ or item is None:
+        show_items()
+    elif not carry_out(item, scale, out, resume):
         raise typer.Exit(1)
 
 
@@ -153,6 +183,19 @@ def fair_command(
     min_rows: Annotated[int, typer.Option(help="Clients with fewer rows are left out.")] = 20,
     seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
     seed: Annotated[int, typer.Option(help="The seed of the division into clients, training and test data.")] = 0,
+    federation: Annotated[
+        str,
+        typer.Option(
+            help="Among sites that keep their rows: inprocess, trial (FLARE on this machine), or a federation's folder."
+        ),
+    ] = "",
+    site: Annotated[
+        list[str], typer.Option(help="A site of that federation and its own table, as north=north.csv; given again for each.")
+    ] = [],  # noqa: B006
+    least: Annotated[
+        int,
+        typer.Option(help="A category, class or group that fewer rows of a site have does not leave it; 0: the default, 5."),
+    ] = 0,
     out: Annotated[Path, typer.Option(help="Where to write the tables, the figures and the page.")] = Path("fedminimax-fair"),
 ) -> None:
     """Train models that are fair to the worst client, by several methods, on your table or on a data set."""
@@ -189,10 +232,18 @@ def fair_command(
         min_rows=min_rows,
         seeds=seeds,
         seed=seed,
+        federation=federation or None,
+        sites=list(site),
+        least=least or None,
         command=shlex.join(["fedminimax", *sys.argv[1:]]),
     )
     keep_programs()
-    fair(request, out)
+    if federation:
+        from fedminimax.commands.fair_sites import fair_among_sites
+
+        fair_among_sites(request, out)
+    else:
+        fair(request, out)
 
 
 @app.command("predict")

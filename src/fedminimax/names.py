@@ -46,20 +46,23 @@ from fedminimax.algorithms import (
 from fedminimax.cache import keep_if_asked
 from fedminimax.checkpointing import Checkpoints
 from fedminimax.compare import Curves, compare
-from fedminimax.data import ClientData, GeneratedClients
+from fedminimax.data import ClientData, ClientShard, GeneratedClients
 from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.isolated import Isolated
+from fedminimax.engines.mesh import Mesh
 from fedminimax.engines.simulator import Simulator
 from fedminimax.errors import InputError
 from fedminimax.experiments.experiment import Experiment
 from fedminimax.federation.availability import Availability, Delay, Wave
 from fedminimax.federation.guard import Guard
+from fedminimax.federation.privacy import Privacy
 from fedminimax.federation.trace import Trace
 from fedminimax.network import Network
 from fedminimax.observers import LogCSV, MLflow, StopWhen, TensorBoard
 from fedminimax.penalties import Agnostic, ChiSquare, CVaR, QFair
 from fedminimax.players import Point
 from fedminimax.problems import MinimaxProblem, PersonalizedProblem, RobustProblem, Task
+from fedminimax.problems.torch_loss import TorchLoss
 from fedminimax.progress import ProgressBar
 from fedminimax.report import report
 from fedminimax.result import Result
@@ -95,6 +98,7 @@ __all__ = [
     "ChiSquare",
     "Choice",
     "ClientData",
+    "ClientShard",
     "ClientSteps",
     "Constants",
     "Curves",
@@ -123,6 +127,7 @@ __all__ = [
     "LogCSV",
     "LogUniform",
     "MLflow",
+    "Mesh",
     "MinimaxProblem",
     "Momentum",
     "Network",
@@ -133,6 +138,7 @@ __all__ = [
     "Plain",
     "Point",
     "PowerDecay",
+    "Privacy",
     "ProgressBar",
     "Proximal",
     "QFair",
@@ -154,6 +160,7 @@ __all__ = [
     "Sweep",
     "Task",
     "TensorBoard",
+    "TorchLoss",
     "Trace",
     "Uniform",
     "UniformSteps",
