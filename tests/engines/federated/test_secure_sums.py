@@ -180,10 +180,13 @@ def test_weights_of_zero_and_sums_that_would_be_of_too_few(x64):
     task = weighing(1, 0, 2, 0, 3)
     found = run(task, SGDA, Carrier(sites(task, SGDA)))
     close(found.state, replayed(task, SGDA, found).state, TOLERANCE)
-    task = weighing(1, 0, 2, 0, 0)  # the sum would be of two sites, though five take part
-    carrier = Carrier(sites(task, SGDA))
-    assert "needs 3 whose weights are not zero" in run(task, SGDA, carrier).stopped
-    assert "input" not in carrier.counts
+    for little in (0, 1e-6, 0.019):  # the sum would tell of two sites, though five take part
+        task = weighing(1, little, 2, 0, little)
+        carrier = Carrier(sites(task, SGDA))
+        assert "needs 3 whose weights are at least 1% of the largest" in run(task, SGDA, carrier).stopped
+        assert "input" not in carrier.counts
+    task = weighing(1, 0.021, 2, 0, 0)
+    assert run(task, SGDA, Carrier(sites(task, SGDA))).stopped is None
 
 
 @pytest.mark.parametrize(("limit", "kind"), [(2.0**20, "not finite"), (1e-9, "beyond Secure.limit")])
