@@ -59,6 +59,21 @@ def test_the_sum_is_that_of_those_whose_vectors_came(step, lost, how, x64):
     close(found.state, replayed(quadratic(), SGDA, found).state, TOLERANCE)
 
 
+EVERYBODY_OR_FOUR = [(), NAMES[1:2]]
+CDMAGE = fm.CDMAGE(0.02, 0.02, local_steps=2)
+FESS = fm.FessGDA(0.02, 0.02, local_steps=2)
+FEWER = fm.CDMAGE(0.02, 0.02, local_steps=2, cohort_size=4)
+
+
+@pytest.mark.parametrize("lost", EVERYBODY_OR_FOUR, ids=len)
+@pytest.mark.parametrize("method", [CDMAGE, FEWER, FESS], ids=["CDMAGE", "CDMAGE of 4", "FessGDA"])
+def test_other_methods_with_a_shared_max_player(method, lost, x64):
+    carrier = Carrier(sites(quadratic(), method), losing("input", lost, LOST_REPLY, at=1))
+    found = run(quadratic(), method, carrier, rounds=3)
+    assert (found.rounds, "letters" in carrier.counts, found.stopped) == (3, False, None)
+    close(found.state, replayed(quadratic(), method, found).state, TOLERANCE)
+
+
 def test_losses_in_every_step_at_once_and_states_that_count(x64):
     """In every second round one site is lost before it shares and one after; in the others one tells nothing at the end."""
     at = ({"shares": NAMES[4], "input": NAMES[2]}, {"unmask": NAMES[0]})
