@@ -164,15 +164,13 @@ def _checked_client_states(
     algorithm: Algorithm, problem: Problem, count: int, states: Tree | ClientStore
 ) -> Tree | ClientStore | None:
     """Return the clients' states to start from, in the numbers of fresh ones; None: fresh ones."""
-    if states is None:
-        return None
+    if states is None or isinstance(states, AtSites):
+        return states
     method = type(algorithm).__name__
     own = jax.eval_shape(lambda: algorithm.init_client(problem))
     if own is None:
         raise InputError(f"Clients of {method} keep nothing from round to round: leave client_states out.")
     rows = jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), own)
-    if isinstance(states, AtSites):
-        return states
     if isinstance(states, ClientStore):
         same = [(s.shape, s.dtype) for s in states.shapes] == [(s.shape, s.dtype) for s in jax.tree.leaves(own)]
         if states.count == count and same:

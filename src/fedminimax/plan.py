@@ -11,7 +11,7 @@ from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
 from fedminimax.data.remote import RemoteClients
 from fedminimax.data.shards import ClientShard
-from fedminimax.engines.execution import AtSites, Engine, Execution, Snapshot
+from fedminimax.engines.execution import START, AtSites, Engine, Execution, Snapshot
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.mesh import Mesh
 from fedminimax.engines.program import rehearse
@@ -139,6 +139,7 @@ def planned(
         trace = trace.check(last, data.count, first).fit(asked, type(algorithm).__name__, last, first)
         algorithm.check(data, trace.steps)
     carrier = engine_of(engine)
+    begin = _without_names(begin, carrier)
     _check_places(data, begin, carrier)
     return Plan(
         problem=bound,
@@ -166,6 +167,13 @@ def _check_privacy(privacy: Privacy, problem: Problem) -> None:
             "Privacy is for what clients send to a server, but these nodes talk to their neighbours: leave privacy out."
         )
     spending.check_installed()
+
+
+def _without_names(begin: Snapshot | None, engine: Engine) -> Snapshot | None:
+    """Return where a run begins without what only sites know: the name of a run whose clients remember nothing."""
+    if begin is None or getattr(engine, "asks_sites", False) or not isinstance(begin.client_states, AtSites):
+        return begin
+    return begin._replace(client_states=None) if set(begin.client_states.names) <= {START} else begin
 
 
 def _check_places(clients: ClientSource, begin: Snapshot | None, engine: Engine) -> None:

@@ -78,8 +78,9 @@ class RunFolder:
             plan = _where_it_began(plan, path)
             found = self._found(plan, path)
             plan = self._begun(plan, path) if found is None else _resumed(plan, path, found)
-            checkpoints = Checkpoints(path, checkpoint_every, self.keep)
-            checkpoints.at_start = plan.start is not None  # which may not be had again
+            each_round = getattr(plan.engine, "saves_each_round", False)
+            checkpoints = Checkpoints(path, 1 if each_round else checkpoint_every, self.keep)
+            checkpoints.at_start = plan.start is not None or each_round  # which may not be had again
             layout = None if found is None else found.facts["layout"]
             recorder = Recorder(path, plan, Label(self.label or plan.method, dict(self.on), dict(self.notes)), layout)
             try:

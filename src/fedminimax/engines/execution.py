@@ -21,6 +21,9 @@ from fedminimax.metrics.base import Metric
 from fedminimax.players import Tree
 from fedminimax.problems.robust import Problem
 
+START = "start"
+"""The name of the state that a client at a site has before its first exchange."""
+
 
 class Halted(InputError):
     """A run cannot go on for now, as it lacks clients. The rounds before are whole, and it may be gone on with later."""

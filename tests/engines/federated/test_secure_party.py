@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedminimax.engines.federated import Secure
-from fedminimax.engines.federated.messages import Malformed, Withheld
+from fedminimax.engines.federated.messages import Withheld
 from fedminimax.engines.federated.secure import primitives
 from fedminimax.engines.federated.secure.party import Party
 from fedminimax.engines.federated.secure.primitives import KEY, NotTogether
@@ -131,8 +131,9 @@ def test_sealed_shares_are_for_one_site_and_one_sum():
         "cut": right[2][:-1],
     }
     for text in wrong.values():
-        with pytest.raises(Malformed):
+        with pytest.raises(Withheld) as withheld:
             found.parties[0].receive({**right, 2: text})
+        assert (withheld.value.kind, withheld.value.whom) == ("accuses", [2])
     found.parties[0].receive(right)
 
 
@@ -155,9 +156,12 @@ def test_a_lie_about_a_share_is_found_out_while_enough_tell_the_truth():
 
 
 def test_public_keys_that_are_none_are_refused():
-    found = Sum()
-    with pytest.raises(Malformed):
-        found.parties[0].share({**found.known, 2: found.known[2]._replace(cipher=bytes(32))})
+    for kind in ("cipher", "mask"):
+        found = Sum()
+        bad = {site: found.known[site]._replace(**{kind: bytes(32)}) for site in (2, 7)}
+        with pytest.raises(Withheld) as withheld:
+            found.parties[0].share({**found.known, **bad})
+        assert (withheld.value.kind, withheld.value.whom) == ("accuses", [2, 7])
 
 
 def test_masked_vectors_look_random_and_differ_each_time():

@@ -59,6 +59,21 @@ def test_the_sum_is_that_of_those_whose_vectors_came(step, lost, how, x64):
     close(found.state, replayed(quadratic(), SGDA, found).state, TOLERANCE)
 
 
+EVERYBODY_OR_FOUR = [(), NAMES[1:2]]
+CDMAGE = fm.CDMAGE(0.02, 0.02, local_steps=2)
+FESS = fm.FessGDA(0.02, 0.02, local_steps=2)
+FEWER = fm.CDMAGE(0.02, 0.02, local_steps=2, cohort_size=4)
+
+
+@pytest.mark.parametrize("lost", EVERYBODY_OR_FOUR, ids=len)
+@pytest.mark.parametrize("method", [CDMAGE, FEWER, FESS], ids=["CDMAGE", "CDMAGE of 4", "FessGDA"])
+def test_other_methods_with_a_shared_max_player(method, lost, x64):
+    carrier = Carrier(sites(quadratic(), method), losing("input", lost, LOST_REPLY, at=1))
+    found = run(quadratic(), method, carrier, rounds=3)
+    assert (found.rounds, "letters" in carrier.counts, found.stopped) == (3, False, None)
+    close(found.state, replayed(quadratic(), method, found).state, TOLERANCE)
+
+
 def test_losses_in_every_step_at_once_and_states_that_count(x64):
     """In every second round one site is lost before it shares and one after; in the others one tells nothing at the end."""
     at = ({"shares": NAMES[4], "input": NAMES[2]}, {"unmask": NAMES[0]})
@@ -180,10 +195,13 @@ def test_weights_of_zero_and_sums_that_would_be_of_too_few(x64):
     task = weighing(1, 0, 2, 0, 3)
     found = run(task, SGDA, Carrier(sites(task, SGDA)))
     close(found.state, replayed(task, SGDA, found).state, TOLERANCE)
-    task = weighing(1, 0, 2, 0, 0)  # the sum would be of two sites, though five take part
-    carrier = Carrier(sites(task, SGDA))
-    assert "needs 3 whose weights are not zero" in run(task, SGDA, carrier).stopped
-    assert "input" not in carrier.counts
+    for little in (0, 1e-6, 0.019):  # the sum would tell of two sites, though five take part
+        task = weighing(1, little, 2, 0, little)
+        carrier = Carrier(sites(task, SGDA))
+        assert "needs 3 whose weights are at least 1% of the largest" in run(task, SGDA, carrier).stopped
+        assert "input" not in carrier.counts
+    task = weighing(1, 0.021, 2, 0, 0)
+    assert run(task, SGDA, Carrier(sites(task, SGDA))).stopped is None
 
 
 @pytest.mark.parametrize(("limit", "kind"), [(2.0**20, "not finite"), (1e-9, "beyond Secure.limit")])

@@ -62,6 +62,11 @@ class Federation:
 
     asks_sites = True
 
+    @property
+    def saves_each_round(self) -> bool:
+        """Whether a run in a folder is saved after every round: what sites have opened once they open in the same way only."""
+        return self._secure is not None
+
     def __init__(
         self,
         transport: Transport,

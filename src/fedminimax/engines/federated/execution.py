@@ -25,7 +25,7 @@ from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.outliers import Usual
 from fedminimax.engines.federated.secure import fixed_point, measures
 from fedminimax.engines.federated.secure.settings import Secure
-from fedminimax.engines.federated.secure.wanted import Wanted, collector_of
+from fedminimax.engines.federated.secure.wanted import Wanted, collector_of, counting
 from fedminimax.engines.federated.transport import MALFORMED, REFUSED, Failure
 from fedminimax.errors import InputError
 from fedminimax.federation.accounting import Work
@@ -117,7 +117,9 @@ class FederatedExecution(MessageExecution):
 
     def here(self) -> Snapshot:
         """Return what a round that fails goes back to."""
-        states = None if self.client_state is None else AtSites(self.run_name, tuple(self.held[n] for n in self.sites.names))
+        # With secure sums sites know by the run's name what they have opened, also where their clients remember nothing.
+        known = self.client_state is not None or self.sites.secure is not None
+        states = AtSites(self.run_name, tuple(self.held[n] for n in self.sites.names)) if known else None
         return Snapshot(jax.tree.map(np.asarray, self._state), states, self.round)
 
     def snapshot(self) -> Snapshot:
@@ -224,13 +226,14 @@ class FederatedRound(MessageRound):
             bounds = {"max_norm": request.guard.max_norm, "max_loss": request.guard.max_loss}
             return {**self._request(site, letters, request), "secure": {"weights": weights[asked[site]], **bounds}}
 
-        counting = {site for site in asked if weights[asked[site]].any()}
+        enough = counting({site: float(np.abs(weights[own]).sum()) for site, own in asked.items()})
         words, fewest = fixed_point.length(like), min(run.sites.min_replies, len(asked))
         room = messages.room(like) + 8 * words
         read = lambda site, message: self._state_name(site, message, self._id)
-        wanted = Wanted(self._id, tuple(asked), work, read, self._refused, words, room, fewest, counting)
+        wanted = Wanted(self._id, tuple(asked), work, read, self._refused, words, room, fewest, enough)
         found = collector.sum(wanted)
         run.held |= found.said
+        assert found.total is not None
         total = fixed_point.unpack(found.total, like, secure)
         there = np.zeros(request.ids.shape[0], bool)
         there[[k for site in found.said for k in asked[site]]] = True

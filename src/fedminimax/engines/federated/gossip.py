@@ -22,7 +22,7 @@ from fedminimax.engines.exchange import host
 from fedminimax.engines.execution import AtSites, Execution, Halted, Progress, Snapshot
 from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.execution import Sites
-from fedminimax.engines.federated.gossip_messages import GOSSIP, KEYS, SETTLE, Turn, numbered
+from fedminimax.engines.federated.gossip_messages import GOSSIP, KEYS, SETTLE, Turn, is_key, numbered
 from fedminimax.engines.federated.measures import Measures
 from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.transport import MALFORMED, Failure
@@ -192,7 +192,7 @@ class GossipExecution(Execution):
 
         def read(site: str, reply: bytes) -> Any:
             key: Any = messages.read(reply, id, KEYS, _MOST_KEY)[KEYS]
-            if getattr(key, "number", None) != self.whose[site].number:
+            if not is_key(key) or key.number != self.whose[site].number:
                 raise Refused(Failure(MALFORMED, "a key that is not its own"))
             return key
 

@@ -17,6 +17,8 @@ from fedminimax.engines.federated.messages import Malformed, Whose
 
 KEYS, GOSSIP, MEASURES, SETTLE = "keys", "gossip", "measures", "settle"
 _MOST_EXCHANGES = 2**16
+KEY = 32
+"""Bytes of a public key."""
 
 
 class Unsealed(Exception):
@@ -38,6 +40,12 @@ class PublicKey(NamedTuple):
     key: Any
     certificate: Any
     signature: Any
+
+
+def is_key(value: Any) -> bool:
+    """Tell whether a value is a site's key, with a number and bytes where they belong."""
+    bytes_ = lambda part: isinstance(part, np.ndarray) and part.dtype == np.uint8 and part.ndim == 1
+    return isinstance(value, PublicKey) and type(value.number) is int and all(map(bytes_, value[1:])) and value.key.size == KEY
 
 
 class Errand(NamedTuple):

@@ -9,7 +9,7 @@ which may hold data.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import wire
+from fedminimax.engines.execution import START as START
 from fedminimax.engines.federated.transport import ERROR, MALFORMED, REFUSED, Failure
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
 
-START = "start"
-"""The name of the state that a client has before its first exchange."""
 LOST = "lost"
 """The category of a site that has not the state, or the notes, that it is asked to go on from."""
 NOT_FINITE, OUT_OF_RANGE, IN_THE_OPEN, REFUSES, OTHERWISE, NO_KEYS = "finite", "range", "open", "refuses", "otherwise", "keys"
+OPENED, FORGOTTEN, ACCUSES = "opened", "forgotten", "accuses"
 _WITHHELD = {
     NOT_FINITE: "it withheld its reply: it is not finite, or the guard refused it",
     OUT_OF_RANGE: "it withheld its reply: a number is beyond Secure.limit, which was agreed on; agree on a higher one, or give "
@@ -34,6 +34,10 @@ _WITHHELD = {
     REFUSES: "it refused a step of a secure sum: there are too few sites, or it was told of others before",
     OTHERWISE: "it refused a step of a secure sum: it has answered it, or another attempt, already",
     NO_KEYS: "it has no keys for this secure sum: it may have been started again",
+    OPENED: "it has helped to open this sum before, over other sites or with other weights, and the two would tell what they "
+    "differ in; let the same sites take part as then, or begin another run",
+    FORGOTTEN: "this sum is too far back for it to know over which sites it was opened; begin another run",
+    ACCUSES: "it cannot use the keys or the sealed shares of other sites",
 }
 """Why a site withholds a reply, by category, where sums are secure."""
 UNSEALED = "unsealed"
@@ -55,11 +59,12 @@ class Withheld(Exception):
 
     Args:
         kind: the category.
+        whom: the numbers of the sites that it is about.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, whom: Collection[int] = ()):
         super().__init__(_WITHHELD[kind])
-        self.kind = kind
+        self.kind, self.whom = kind, [*whom]
 
 
 class Refused(Exception):
@@ -68,11 +73,13 @@ class Refused(Exception):
     Args:
         failure: why.
         lost: whether the site says that it has not the state which it should go on from.
+        withheld: the category of a reply that the site withholds.
+        whom: the numbers of the sites that this is about.
     """
 
-    def __init__(self, failure: Failure, lost: bool = False):
+    def __init__(self, failure: Failure, lost: bool = False, withheld: str = "", whom: Collection[int] = ()):
         super().__init__(failure.text)
-        self.failure, self.lost = failure, lost
+        self.failure, self.lost, self.withheld, self.whom = failure, lost, withheld, frozenset(whom)
 
 
 @wire.message
@@ -171,15 +178,17 @@ def is_array(value: Any, shape: tuple[int, ...], dtype: str) -> bool:
     return isinstance(value, np.ndarray) and value.shape == shape and value.dtype.name == dtype
 
 
-def failed(id: str | None, kind: str, error: str = "") -> bytes:
+def failed(id: str | None, kind: str, error: str = "", whom: Collection[int] = ()) -> bytes:
     """Return the reply of a site that could not do what it was asked.
 
     Args:
         id: of the request, where it could be read.
         kind: the category.
         error: the type of the exception.
+        whom: the numbers of the sites that it is about.
     """
-    return wire.encode({"id": id, "failed": {"kind": kind, "type": error[:64]}})
+    about = {"whom": [*whom]} if whom else {}
+    return wire.encode({"id": id, "failed": {"kind": kind, "type": error[:64], **about}})
 
 
 def read(reply: bytes, id: str, field: str, most: int) -> Any:
@@ -218,7 +227,9 @@ def _refusal(said: Any) -> Refused:
     if kind == MALFORMED:
         return Refused(Failure(REFUSED, "it could not read the request"))
     if kind in _WITHHELD:
-        return Refused(Failure(REFUSED, _WITHHELD[kind]))
+        whom = said.get("whom")
+        whole = isinstance(whom, list) and all(type(number) is int for number in whom)
+        return Refused(Failure(REFUSED, _WITHHELD[kind]), withheld=kind, whom=whom if whole else ())
     if kind == UNSEALED:
         return Refused(Failure(REFUSED, "a neighbour's message or key came to it altered, old or not sealed for it"))
     shown = f" ({error})" if isinstance(error, str) and error.isidentifier() and len(error) <= 64 else ""

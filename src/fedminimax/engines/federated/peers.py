@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedminimax.engines.federated.gossip_messages import PublicKey, Unsealed
+from fedminimax.engines.federated.gossip_messages import KEY, PublicKey, Unsealed
 from fedminimax.engines.federated.messages import Malformed
 
-_NONCE, _KEY, _MOST = 12, 32, 2**14
+_NONCE, _MOST = 12, 2**14
 
 
 class Identity(Protocol):
@@ -76,7 +76,7 @@ class Seals:
         """
         for number, said in told.items():
             key, certificate, signature = (_bytes(part) for part in (said.key, said.certificate, said.signature))
-            if said.number != number or len(key) != _KEY or known.get(number, key) != key:
+            if said.number != number or len(key) != KEY or known.get(number, key) != key:
                 raise Unsealed
             signed = (number, self._statement(number, key), certificate, signature)
             if self._identity is not None and not self._identity.holds(*signed):
@@ -108,7 +108,7 @@ class Seals:
         if peer not in self._peers:
             raise Unsealed
         shared = self._key.exchange(X25519PublicKey.from_public_bytes(self._peers[peer]))
-        return HKDF(SHA256(), _KEY, salt=b"".join(sorted((self._own, self._peers[peer]))), info=place).derive(shared)
+        return HKDF(SHA256(), KEY, salt=b"".join(sorted((self._own, self._peers[peer]))), info=place).derive(shared)
 
     def _place(self, turn: str, mix: int, sender: int, receiver: int) -> bytes:
         return json.dumps(["fedminimax between neighbours", self._run, turn, mix, sender, receiver]).encode()

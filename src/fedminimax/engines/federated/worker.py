@@ -28,6 +28,8 @@ from fedminimax.engines.federated.memory import Answered, LostState, Memory, rep
 from fedminimax.engines.federated.messages import LOST, Ask, Malformed, Whose, Withheld
 from fedminimax.engines.federated.secret import Secret
 from fedminimax.engines.federated.secure import contribution, fixed_point, measures
+from fedminimax.engines.federated.secure.contribution import Contribution
+from fedminimax.engines.federated.secure.opened import given
 from fedminimax.engines.federated.secure.settings import Secure
 from fedminimax.engines.federated.secure.wanted import desk_of
 from fedminimax.engines.federated.transport import ERROR, MALFORMED
@@ -90,7 +92,7 @@ class Worker:
         if privacy is None and budget is not None:
             raise InputError("A budget of epsilon needs noise to spend it on: give privacy=Privacy(...) too.")
         self._ledger = None if privacy is None else Ledger(privacy, self._folder, budget)
-        self._secure, self._desk = secure, None if secure is None else desk_of(secure)
+        self._secure, self._desk = secure, None if secure is None else desk_of(secure, self._folder)
         self._memory: Memory | None = None
         self._identity = identity
         self._node: Node | None = None
@@ -116,7 +118,7 @@ class Worker:
         except (Malformed, InputError) as error:
             return messages.failed(id, MALFORMED, type(error).__name__)
         except Withheld as withheld:
-            return messages.failed(id, withheld.kind)
+            return messages.failed(id, withheld.kind, whom=withheld.whom)
         except LostState:
             return messages.failed(id, LOST)
         except Exception as error:  # whatever it is, the server learns its type, and the site stays
@@ -146,7 +148,7 @@ class Worker:
             raise Malformed("this site was started without secure sums")
         return self._desk.answer(ask, request, self._contribution)
 
-    def _contribution(self, message: dict[str, Any], exchange: str) -> tuple[dict[str, Any], np.ndarray]:
+    def _contribution(self, message: dict[str, Any], exchange: str) -> Contribution:
         """Return what a site says of an exchange beside its vector, and the vector for a secure sum.
 
         What is remembered has a name that no request can have: it is told to nobody in the open.
@@ -154,11 +156,12 @@ class Worker:
         assert self._secure is not None
         if "parts" in message:
             summed, apart = measures.own(self._parts(message, hidden=True))
-            return {"each": apart}, fixed_point.pack(summed, self._secure)
+            return Contribution({"each": apart}, fixed_point.pack(summed, self._secure), None)
         ask = messages.asked({**message, "id": exchange})
         done: Any = wire.decode(self._exchange(ask, wire.encode(ask._asdict()), hidden=True))
         total = contribution.weighted(done["replies"], message["secure"])
-        return {"state": done["state"]}, fixed_point.pack(total, self._secure)
+        what = given(ask, done["replies"], message["secure"])
+        return Contribution({"state": done["state"]}, fixed_point.pack(total, self._secure), what)
 
     def _exchange(self, ask: Ask, request: bytes, hidden: bool = False) -> bytes:
         """Do what is asked for an exchange and return the reply, which is hidden in a secure sum or goes to the server."""

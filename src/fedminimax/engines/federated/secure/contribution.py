@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedminimax.engines.federated.messages import IN_THE_OPEN, NOT_FINITE, Malformed, Withheld
+from fedminimax.engines.federated.secure.opened import Given
 from fedminimax.engines.federated.secure.settings import Secure
 from fedminimax.errors import InputError
 from fedminimax.federation.guard import Guard
 from fedminimax.players import Tree
+
+
+class Contribution(NamedTuple):
+    """What a site has for a secure sum.
+
+    Attributes:
+        told: what it tells in the open beside it.
+        vector: its integers modulo 2^64.
+        given: the exchange that it is of; None: it is of metrics.
+    """
+
+    told: dict[str, Any]
+    vector: np.ndarray
+    given: Given | None
 
 
 def weighted(replies: list[dict[str, Tree]], asked: dict[str, Any]) -> Tree:

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedminimax import wire
 from fedminimax.engines.federated import messages
-from fedminimax.engines.federated.messages import NO_KEYS, OTHERWISE, Malformed, Withheld
+from fedminimax.engines.federated.messages import NO_KEYS, OTHERWISE, REFUSES, Malformed, Withheld
+from fedminimax.engines.federated.secure.contribution import Contribution
+from fedminimax.engines.federated.secure.opened import Given, Opened
 from fedminimax.engines.federated.secure.party import SEALED, Announced, Party
 from fedminimax.engines.federated.secure.primitives import KEY
 from fedminimax.engines.federated.secure.settings import Secure
 
 KEYS, SHARES, INPUT, UNMASK = "keys", "shares", "input", "unmask"
 """The four steps of a secure sum."""
+BEFORE = "opened"
+"""Where a site that gives its vector says over which sites it has helped to open this very sum before."""
 
-Work = Callable[[dict[str, Any], str], tuple[dict[str, Any], np.ndarray]]
-"""Does what a request asks for an exchange, and returns what the reply has beside its vector, and the vector's integers."""
+Work = Callable[[dict[str, Any], str], Contribution]
+"""Does what a request asks for an exchange."""
 
 
 class Desk:
     """A site's side of secure sums: one at a time.
 
     A request that comes again, because its reply was lost, has the same reply; one that asks the same step otherwise has none.
-    Once a site has told its shares for an exchange, no other attempt at this exchange gets anything from it: the sums over two
-    groups of sites would tell what the groups differ in.
+    Once a site has told its shares for an exchange, no other attempt at this exchange gets anything from it, and no later
+    one over other sites its shares (see :mod:`~fedminimax.engines.federated.secure.opened`). Metrics are opened over all sites.
 
     Args:
         secure: what was agreed on.
+        folder: where it is kept which sums were opened; None: in memory.
     """
 
-    def __init__(self, secure: Secure):
-        self._secure = secure
+    def __init__(self, secure: Secure, folder: Path | None = None):
+        self._secure, self._opened = secure, Opened(folder)
         self._party: Party | None = None
         self._said: dict[str, tuple[bytes, bytes]] = {}
-        self._opened = ""
+        self._given: Given | None = None
+        self._last = ""  # the exchange whose sum was opened last
 
     def answer(self, message: dict[str, Any], request: bytes, work: Work) -> bytes:
         """Return the reply to a request of a secure sum.
@@ -65,10 +72,10 @@ class Desk:
     def _party_of(self, attempt: str, step: str, number: int) -> Party:
         party, exchange = self._party, attempt.rpartition("/")[0]
         if step == KEYS and (party is None or party.exchange != attempt):
-            if exchange == self._opened:
+            if exchange == self._last:
                 raise Withheld(OTHERWISE)
             party = self._party = Party(attempt, number, self._secure)
-            self._said = {}
+            self._said, self._given = {}, None
         if party is None or party.exchange != attempt or party.number != number:
             raise Withheld(NO_KEYS)
         return party
@@ -81,11 +88,20 @@ class Desk:
             return {SHARES: as_arrays(party.share(known))}
         if step == INPUT:
             party.receive(by_site(asked.get(SHARES), SEALED))
-            more, vector = work(message, party.exchange.rpartition("/")[0])
-            return {**more, INPUT: party.mask(vector)}
+            own = work(message, party.exchange.rpartition("/")[0])
+            self._given = own.given
+            before = None if own.given is None else self._opened.over(own.given)
+            return {**own.told, BEFORE: None if before is None else [*before], INPUT: party.mask(own.vector)}
         if step == UNMASK:
-            told = party.tell(_numbers(asked.get("survivors")))
-            self._opened = party.exchange.rpartition("/")[0]
+            survivors = numbers(asked.get("survivors"))
+            if self._given is not None:
+                self._opened.check(self._given, survivors)
+            elif len(survivors) < messages.whose(message["whose"]).clients:
+                raise Withheld(REFUSES)
+            told = party.tell(survivors)
+            if self._given is not None:
+                self._opened.keep(self._given, survivors)
+            self._last = party.exchange.rpartition("/")[0]
             return {UNMASK: {"seeds": as_arrays(told.seeds), "keys": as_arrays(told.keys)}}
         raise Malformed("there is no such step")
 
@@ -110,13 +126,14 @@ def by_site(value: Any, size: int) -> dict[int, bytes]:
     if not isinstance(value, dict):
         raise Malformed("what it holds by site is none")
     for site, text in value.items():
-        known = isinstance(site, str) and site.isascii() and site.isdigit() and str(int(site)) == site and len(site) < 10
+        known = isinstance(site, str) and len(site) < 10 and site.isascii() and site.isdigit() and str(int(site)) == site
         if not known or not isinstance(text, np.ndarray) or text.dtype != np.uint8 or text.shape != (size,):
             raise Malformed("what it holds of a site is none")
     return {int(site): text.tobytes() for site, text in value.items()}
 
 
-def _numbers(value: Any) -> Collection[int]:
+def numbers(value: Any) -> Collection[int]:
+    """Return numbers of sites as a message tells them, or raise :class:`Malformed`."""
     if not isinstance(value, list) or not all(type(number) is int for number in value) or len(set(value)) < len(value):
         raise Malformed("the sites in the sum are none")
     return value

@@ -67,13 +67,14 @@ def summed_parts(
         room=messages.room(apart) + messages.room(sums) + 8 * words,
         fewest=0,
         counting=tuple(requests),
+        whole=True,  # and at one state there is then one sum, however often it is measured
     )
     missing = lambda like: jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan), like)
     try:
         total, said = collector.sum(wanted)
     except Halted:
         return [{name: Part(*map(missing, part)) for name, part in shapes.items()} for _ in requests]
-    whole = fixed_point.unpack(total, sums, collector.secure) if len(said) == len(requests) else missing(sums)
+    whole = missing(sums) if total is None else fixed_point.unpack(total, sums, collector.secure)
     nothing = jax.tree.map(np.zeros_like, whole)
     return [
         {name: Part(at[name], said[site][name] if site in said else missing(apart[name])) for name in shapes}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from fedminimax.engines.federated.messages import REFUSES, Withheld
+from fedminimax.engines.federated.messages import ACCUSES, REFUSES, Malformed, Withheld
 from fedminimax.engines.federated.secure import primitives
 from fedminimax.engines.federated.secure.fixed_point import WORD
 from fedminimax.engines.federated.secure.primitives import KEY
@@ -61,6 +61,7 @@ class Party:
         self._cipher, self._mask = primitives.private_key(), primitives.private_key()
         self._seed = secrets.token_bytes(KEY)
         self._known: dict[int, Announced] = {}
+        self._pairs: dict[int, bytes] = {}  # by site: the key of the mask that it has in common with this one
         self._shares: dict[int, bytes] = {}  # by site: the shares of its key and of its seed that this one has
         self._masked = False
 
@@ -77,16 +78,19 @@ class Party:
         """
         self._check(not self._known and known.get(self.number) == self.announce())
         self._check(len(known) >= self._secure.fewest(len(known)) and self._secure.has_room(len(known)))
-        order, threshold = sorted(known), self._secure.needed(len(known))
+        order, others, threshold = sorted(known), known.keys() - {self.number}, self._secure.needed(len(known))
         keys = primitives.split(self._mask.private_bytes_raw(), threshold, len(order))
         seeds = primitives.split(self._seed, threshold, len(order))
         own = {site: key + seed for site, key, seed in zip(order, keys, seeds, strict=True)}
-        self._known, self._shares = dict(known), {self.number: own[self.number]}
-        return {site: self._sealed(site, own[site]) for site in order if site != self.number}
+        label = lambda site: pair_label(self.exchange, self.number, site)
+        pairs = _of_each(others, lambda site: primitives.agreed(self._mask, known[site].mask, label(site)))
+        sealed = _of_each(others, lambda site: self._sealed(site, known[site].cipher, own[site]))
+        self._known, self._pairs, self._shares = dict(known), pairs, {self.number: own[self.number]}
+        return sealed
 
-    def _sealed(self, site: int, text: bytes) -> bytes:
+    def _sealed(self, site: int, cipher: bytes, text: bytes) -> bytes:
         label = share_label(self.exchange, self.number, site)
-        return primitives.seal(primitives.agreed(self._cipher, self._known[site].cipher, label), text, label)
+        return primitives.seal(primitives.agreed(self._cipher, cipher, label), text, label)
 
     def _unsealed(self, site: int, sealed: bytes) -> bytes:
         label = share_label(self.exchange, site, self.number)
@@ -97,7 +101,7 @@ class Party:
         others = set(sealed)
         self._check(bool(self._known) and others <= set(self._known) - {self.number} and len(self._shares) == 1)
         self._check(len(others) + 1 >= self._secure.fewest(len(self._known)))
-        self._shares |= {site: self._unsealed(site, text) for site, text in sealed.items()}
+        self._shares |= _of_each(others, lambda site: self._unsealed(site, sealed[site]))
 
     def mask(self, vector: np.ndarray) -> np.ndarray:
         """Return the site's vector of integers modulo 2^64 with its masks on (step 3)."""
@@ -105,8 +109,7 @@ class Party:
         self._masked = True
         masked = vector.astype(WORD) + seed_mask(self._seed, self.exchange, self.number, vector.size)
         for other in self._shares.keys() - {self.number}:
-            key = primitives.agreed(self._mask, self._known[other].mask, pair_label(self.exchange, self.number, other))
-            add_pair_mask(masked, key, self.number, other)
+            add_pair_mask(masked, self._pairs[other], self.number, other)
         return masked
 
     def tell(self, survivors: Collection[int]) -> Told:
@@ -122,13 +125,26 @@ class Party:
             {site: share[KEY:] for site, share in self._shares.items() if site in among},
             {site: share[:KEY] for site, share in self._shares.items() if site not in among},
         )
-        self._shares, self._known, self._masked = {}, {}, False
+        self._shares, self._known, self._pairs, self._masked = {}, {}, {}, False
         return told
 
     @staticmethod
     def _check(right: bool) -> None:
         if not right:
             raise Withheld(REFUSES)
+
+
+def _of_each(sites: Iterable[int], make: Callable[[int], bytes]) -> dict[int, bytes]:
+    """Return what is made of the message of each site, or raise :class:`Withheld` that accuses those whose message is none."""
+    made, accused = {}, []
+    for site in sites:
+        try:
+            made[site] = make(site)
+        except Malformed:
+            accused.append(site)
+    if accused:
+        raise Withheld(ACCUSES, sorted(accused))
+    return made
 
 
 def seed_label(exchange: str, number: int) -> str:

@@ -6,6 +6,7 @@ Both sides of one are imported when there is one: an installation without ``cryp
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,20 @@ Hello = Callable[[Collection[str], float], Mapping[str, Failure]]
 """Asks sites whether they are there, within so many seconds, and returns who is not."""
 
 
+LEAST_SHARE = 0.01
+"""A site counts as one of the :attr:`Secure.least` of a sum if its weight is at least this share of the largest."""
+
+
+def counting(weights: Mapping[str, float]) -> set[str]:
+    """Return the sites whose weights in a sum are enough to hide others: far smaller ones are as if not there.
+
+    Args:
+        weights: by site, without their signs.
+    """
+    most = max(weights.values(), default=0.0)
+    return {site for site, weight in weights.items() if weight > 0 and weight >= LEAST_SHARE * most}
+
+
 class Wanted(NamedTuple):
     """A secure sum that is wanted.
 
@@ -35,7 +50,8 @@ class Wanted(NamedTuple):
         words: how many integers the vector has.
         room: how many bytes a reply may have.
         fewest: over how many sites the sum must be, whatever was agreed on.
-        counting: those whose vectors are not zeros by their weights: at least :attr:`Secure.least` of them must be in the sum.
+        counting: those whose weights are enough to hide others: at least :attr:`Secure.least` of them must be in the sum.
+        whole: the sum is of use over all sites only, and is not opened over fewer.
     """
 
     exchange: str
@@ -47,12 +63,13 @@ class Wanted(NamedTuple):
     room: int
     fewest: int
     counting: Collection[str]
+    whole: bool = False
 
 
 class Summed(NamedTuple):
-    """What a secure sum brought: the integers, and what else those said whose vectors are in it."""
+    """What a secure sum brought: the integers (None: it was not opened), and what else those said whose vectors came."""
 
-    total: np.ndarray
+    total: np.ndarray | None
     said: dict[str, Any]
 
 
@@ -64,9 +81,9 @@ def collector_of(secure: Secure, group: Group, hello: Hello, whose: Mapping[str,
     return Collector(secure, group, hello, whose)
 
 
-def desk_of(secure: Secure) -> Desk:
+def desk_of(secure: Secure, folder: Path | None) -> Desk:
     """Return a site's side of secure sums."""
     check_installed()
     from fedminimax.engines.federated.secure.desk import Desk
 
-    return Desk(secure)
+    return Desk(secure, folder)
