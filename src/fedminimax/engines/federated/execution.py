@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from fedminimax.engines.exchange import Heard, MessageExecution, MessageRound
 from fedminimax.engines.execution import AtSites, Snapshot
 from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.group import Event, Group, too_few
+from fedminimax.engines.federated.hello import check_told
 from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.outliers import Usual
 from fedminimax.engines.federated.secure import fixed_point, measures
@@ -60,6 +61,7 @@ class Sites:
         outliers: how many times longer than the median a reply may be.
         tell: is told what becomes of sites.
         secure: how sums over sites hide each of them; None: they do not.
+        measures: by site, the names of the metrics of which it tells its part; None: of any.
     """
 
     group: Group
@@ -71,6 +73,7 @@ class Sites:
     outliers: float | None
     tell: Callable[[Event], None]
     secure: Secure | None = None
+    measures: Mapping[str, Collection[str] | None] = field(default_factory=dict)
 
 
 class FederatedExecution(MessageExecution):
@@ -148,6 +151,7 @@ class FederatedExecution(MessageExecution):
 
     def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return every number of every metric at the state, from the sites' parts. What lacks a site's part is NaN."""
+        check_told(metrics, len(self.sites.names), self.sites.measures)
         return self._gatherer(metrics, self._state, Context.at(self.round, costs))
 
     def close(self) -> None:

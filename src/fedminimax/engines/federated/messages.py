@@ -36,6 +36,12 @@ _WITHHELD = {
     NO_KEYS: "it has no keys for this secure sum: it may have been started again",
 }
 """Why a site withholds a reply, by category, where sums are secure."""
+UNTOLD = "untold"
+"""The category of a site that does not tell its part of a metric, which is sent without noise."""
+_UNTOLD = (
+    "it does not tell its part of that metric, or not any more, as no noise protects it: leave the metric out, or have the "
+    "site's administrator allow it by `measures`"
+)
 UNSEALED = "unsealed"
 """The category of a site to which a message came that is not the one which a neighbour sealed for it."""
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,96}")
@@ -60,6 +66,18 @@ class Withheld(Exception):
     def __init__(self, kind: str):
         super().__init__(_WITHHELD[kind])
         self.kind = kind
+
+
+class Untold(Exception):
+    """A site will not tell its part of a metric.
+
+    Args:
+        metric: the name of the metric's class.
+    """
+
+    def __init__(self, metric: str):
+        super().__init__(metric)
+        self.metric = metric
 
 
 class Refused(Exception):
@@ -222,6 +240,8 @@ def _refusal(said: Any) -> Refused:
     if kind == UNSEALED:
         return Refused(Failure(REFUSED, "a neighbour's message or key came to it altered, old or not sealed for it"))
     shown = f" ({error})" if isinstance(error, str) and error.isidentifier() and len(error) <= 64 else ""
+    if kind == UNTOLD:
+        return Refused(Failure(REFUSED, f"{_UNTOLD}{shown}"))
     return Refused(Failure(ERROR, f"its program failed{shown}"))
 
 

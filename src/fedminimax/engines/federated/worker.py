@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax import wire
+from fedminimax import checks, wire
 from fedminimax._version import __version__
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
@@ -23,9 +23,10 @@ from fedminimax.data.remote import RemoteClients, alike
 from fedminimax.engines.evaluation import own_parts
 from fedminimax.engines.exchange import Heard, carry_out, host
 from fedminimax.engines.federated import gossip_messages, messages
-from fedminimax.engines.federated.ledger import Ledger
+from fedminimax.engines.federated.gossip_messages import MEASURES
+from fedminimax.engines.federated.ledger import Allowance, Ledger
 from fedminimax.engines.federated.memory import Answered, LostState, Memory, reply_of
-from fedminimax.engines.federated.messages import LOST, Ask, Malformed, Whose, Withheld
+from fedminimax.engines.federated.messages import LOST, UNTOLD, Ask, Malformed, Untold, Whose, Withheld
 from fedminimax.engines.federated.secret import Secret
 from fedminimax.engines.federated.secure import contribution, fixed_point, measures
 from fedminimax.engines.federated.secure.settings import Secure
@@ -34,7 +35,8 @@ from fedminimax.engines.federated.transport import ERROR, MALFORMED
 from fedminimax.errors import InputError
 from fedminimax.federation.guard import finite
 from fedminimax.federation.privacy import Privacy
-from fedminimax.metrics.parts import Part
+from fedminimax.metrics import parts
+from fedminimax.metrics.parts import Described, Part
 from fedminimax.players import Tree
 from fedminimax.problems.forms import AnyProblem
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -43,6 +45,11 @@ from fedminimax.problems.robust import Problem
 if TYPE_CHECKING:  # which need `cryptography`, as only a network's sites do
     from fedminimax.engines.federated.node import Node
     from fedminimax.engines.federated.peers import Identity
+
+COUNT = "the number of clients"
+"""What a site agrees on where it knows it."""
+_MOST_CLIENTS = 2**16
+"""The most clients that a federation may have."""
 
 
 class Worker:
@@ -59,6 +66,10 @@ class Worker:
         held_out: the site's shares of held-out data by name, such as {"test": data}.
         privacy: what protects its replies, the server's own too. The site holds to it whatever the server asks.
         budget: the epsilon beyond which the site does not reply any more, counted by itself over all runs; None: there is none.
+        measures: how often the site tells its part of a metric, by the name of the metric's class, such as {"ClientLoss": 100};
+            counted by itself over all runs. No noise is added to it. None: any metric at all times; with ``privacy`` none.
+        clients: how many clients the federation has, where the site knows it: a request that says otherwise is refused. None:
+            at most 65,536.
         replayable: for tests: let the noise come from the run's seed, which the server knows, and not from a secret of the
             site. The simulator then replays the run, and the server can take the noise off again.
         secure: the site gives vectors to secure sums only, as the server's ``Federation(..., secure=...)`` asks for; None: to
@@ -76,13 +87,18 @@ class Worker:
         held_out: Mapping[str, ClientData | Tree] | None = None,
         privacy: Privacy | None = None,
         budget: float | None = None,
+        measures: Mapping[str, int] | None = None,
+        clients: int | None = None,
         replayable: bool = False,
         secure: Secure | None = None,
         identity: Identity | None = None,
     ):
         if isinstance(problem, PersonalizedProblem) and importlib.util.find_spec("cryptography") is None:
             raise InputError("Neighbours seal what they send each other: install fedminimax[federation], for cryptography.")
+        if isinstance(problem, PersonalizedProblem) and privacy is not None:
+            raise InputError("Neighbours seal what they send, and add no noise to it: leave privacy= out.")
         self._problem, self._algorithm, self._data = problem, algorithm, _own(data)
+        self._clients = None if clients is None else checks.integer("clients", clients)
         self._folder = None if folder is None else Path(folder)
         self._held_out: dict[int | str, ClientData] = {name: _own(share) for name, share in (held_out or {}).items()}
         self._privacy = privacy
@@ -90,6 +106,8 @@ class Worker:
         if privacy is None and budget is not None:
             raise InputError("A budget of epsilon needs noise to spend it on: give privacy=Privacy(...) too.")
         self._ledger = None if privacy is None else Ledger(privacy, self._folder, budget)
+        told = {} if measures is None and privacy is not None else measures
+        self._allowance = None if told is None else Allowance(told, self._folder)
         self._secure, self._desk = secure, None if secure is None else desk_of(secure)
         self._memory: Memory | None = None
         self._identity = identity
@@ -117,6 +135,8 @@ class Worker:
             return messages.failed(id, MALFORMED, type(error).__name__)
         except Withheld as withheld:
             return messages.failed(id, withheld.kind)
+        except Untold as untold:
+            return messages.failed(id, UNTOLD, untold.metric)
         except LostState:
             return messages.failed(id, LOST)
         except Exception as error:  # whatever it is, the server learns its type, and the site stays
@@ -126,20 +146,33 @@ class Worker:
         return {
             **_described(self._data),
             "held_out": {str(name): _described(share) for name, share in self._held_out.items()},
-            "agrees": agreement(self._problem, self._algorithm, self._privacy, self._secure),
+            "agrees": agreement(self._problem, self._algorithm, self._privacy, self._secure) | counted(self._clients),
             "versions": versions(),
+            "measures": None if self._allowance is None else sorted(self._allowance.measures),
         }
+
+    def _allow(self, request: Any) -> None:
+        """Raise :class:`Untold` unless the site tells its parts of the metrics of a request, and count them."""
+        if not isinstance(request, dict) or not all(isinstance(one, dict) for one in request.values()):
+            raise Malformed("the metrics are none")
+        described = [one.get("metric") for one in request.values()]
+        if not all(isinstance(one, Described) and isinstance(one.settings, dict) for one in described):
+            raise Malformed("a metric is none")
+        kinds = [parts.kinds(one) for one in described]
+        if not all(kinds):
+            raise Malformed("a metric is none")
+        if self._allowance is not None:
+            self._allowance.spend([name for names in kinds for name in names])
 
     def _parts(self, ask: dict[str, Any], hidden: bool = False) -> dict[str, Part]:
         """Return the site's parts of metrics, of which what is summed is hidden in a secure sum or goes to the server."""
         whose, request = messages.whose(ask.get("whose")), ask["parts"]
-        if not isinstance(request, dict):
-            raise Malformed("the metrics are none")
+        self._allow(request)
         problem, data = self._bound(whose)
-        parts = own_parts(problem, whose.number, data, self._held_out, request)
-        for part in parts.values():
+        found = own_parts(problem, whose.number, data, self._held_out, request)
+        for part in found.values():
             contribution.check_open(part.each if hidden else part, self._secure)
-        return parts
+        return found
 
     def _in_secret(self, ask: dict[str, Any], request: bytes) -> bytes:
         if self._desk is None:
@@ -199,6 +232,8 @@ class Worker:
         from fedminimax.engines.federated.node_round import Here
 
         errand, node = gossip_messages.errand(ask), self._node
+        if MEASURES in ask:
+            self._allow(ask[MEASURES])
         if node is None or (node.run, node.whose) != (errand.run, errand.whose):
             problem, data = self._bound(errand.whose)
             here = Here(problem, self._algorithm, data, errand.whose.number)  # type: ignore[arg-type]
@@ -214,6 +249,8 @@ class Worker:
 
     def _bound(self, whose: Whose) -> tuple[Problem, ClientData]:
         """Return the problem as it is among so many clients, and the data as its loss wants them."""
+        if whose.clients > _MOST_CLIENTS or self._clients not in (None, whose.clients):  # for each of which there are numbers
+            raise Malformed("it is of a federation with another number of clients")
         if whose not in self._bindings:
             roll = RemoteClients.of(self._data.example, [self._data.total] * whose.clients, self._data.batching)
             problem, bound = self._problem.bind(roll)
@@ -248,6 +285,11 @@ def agreement(
         "the secure sum": "none" if secure is None else repr(secure),
         **_network(solved),
     }
+
+
+def counted(clients: int | None) -> dict[str, str]:
+    """Return what a site that knows the number of clients agrees on beside the rest."""
+    return {} if clients is None else {COUNT: str(clients)}
 
 
 def _network(problem: Any) -> dict[str, str]:
