@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
 import platform
 import re
 from collections.abc import Mapping
@@ -27,7 +28,6 @@ from fedminimax.engines.federated.gossip_messages import MEASURES
 from fedminimax.engines.federated.ledger import Allowance, Ledger
 from fedminimax.engines.federated.memory import Answered, LostState, Memory, reply_of
 from fedminimax.engines.federated.messages import LOST, UNTOLD, Ask, Malformed, Untold, Whose, Withheld
-from fedminimax.engines.federated.secret import Secret
 from fedminimax.engines.federated.secure import contribution, fixed_point, measures
 from fedminimax.engines.federated.secure.settings import Secure
 from fedminimax.engines.federated.secure.wanted import desk_of
@@ -70,8 +70,8 @@ class Worker:
             counted by itself over all runs. No noise is added to it. None: any metric at all times; with ``privacy`` none.
         clients: how many clients the federation has, where the site knows it: a request that says otherwise is refused. None:
             at most 65,536.
-        replayable: for tests: let the noise come from the run's seed, which the server knows, and not from a secret of the
-            site. The simulator then replays the run, and the server can take the noise off again.
+        replayable: for tests: let the noise come from the run's seed, which the server knows, and not from the system's
+            randomness. The simulator then replays the run, and the server can take the noise off again.
         secure: the site gives vectors to secure sums only, as the server's ``Federation(..., secure=...)`` asks for; None: to
             the server.
         identity: signs the keys with which neighbours of a network seal what they send each other; None: keys are taken as
@@ -102,7 +102,7 @@ class Worker:
         self._folder = None if folder is None else Path(folder)
         self._held_out: dict[int | str, ClientData] = {name: _own(share) for name, share in (held_out or {}).items()}
         self._privacy = privacy
-        self._secret = None if privacy is None or replayable else Secret(self._folder)
+        self._replayable = replayable
         if privacy is None and budget is not None:
             raise InputError("A budget of epsilon needs noise to spend it on: give privacy=Privacy(...) too.")
         self._ledger = None if privacy is None else Ledger(privacy, self._folder, budget)
@@ -130,7 +130,7 @@ class Worker:
                 return self._as_node(ask)
             if "parts" in ask:
                 return wire.encode({"id": id, "parts": self._parts(ask)})
-            return self._exchange(messages.asked(ask), request)
+            return self._exchange(messages.asked(ask))
         except (Malformed, InputError) as error:
             return messages.failed(id, MALFORMED, type(error).__name__)
         except Withheld as withheld:
@@ -189,11 +189,11 @@ class Worker:
             summed, apart = measures.own(self._parts(message, hidden=True))
             return {"each": apart}, fixed_point.pack(summed, self._secure)
         ask = messages.asked({**message, "id": exchange})
-        done: Any = wire.decode(self._exchange(ask, wire.encode(ask._asdict()), hidden=True))
+        done: Any = wire.decode(self._exchange(ask, hidden=True))
         total = contribution.weighted(done["replies"], message["secure"])
         return {"state": done["state"]}, fixed_point.pack(total, self._secure)
 
-    def _exchange(self, ask: Ask, request: bytes, hidden: bool = False) -> bytes:
+    def _exchange(self, ask: Ask, hidden: bool = False) -> bytes:
         """Do what is asked for an exchange and return the reply, which is hidden in a secure sum or goes to the server."""
         key = f"{ask.id}#" if hidden else ask.id
         problem, data = self._bound(ask.whose)
@@ -202,12 +202,12 @@ class Worker:
             return reply_of(memory.answered)
         state, notes = memory.state(ask.state), memory.notes(ask.turn)
         replies, learnt, kept = [], None, dict(notes)
-        for nth, letter in enumerate(ask.letters):
+        for letter in ask.letters:
             note = notes.get(letter["place"])
             if ask.noted and note is None:
                 raise LostState
             _check_program(self._algorithm, letter["function"])
-            noise = None if self._secret is None else jnp.asarray(self._secret.key(request, nth))
+            noise = None if self._privacy is None or self._replayable else _fresh_key()
             client = problem, self._algorithm, data, ask.whose.number
             out, work = carry_out(*client, letter, state, note, self._privacy, noise)
             if self._privacy is not None and self._ledger is not None:
@@ -263,6 +263,15 @@ def _own(data: ClientData | Tree) -> ClientData:
     if own.count != 1:
         raise InputError(f"A site has the data of one client, not of {own.count}: give clients.only(number).")
     return own
+
+
+def _fresh_key() -> jax.Array:
+    """Return a key for the noise of one reply, from the system's randomness.
+
+    It is kept nowhere: whoever reads the site's disk later cannot take off the noise of what was sent. Nor is it made of what
+    is asked: a question that comes again may be answered from other notes, and the difference would then have no noise.
+    """
+    return jnp.asarray(np.frombuffer(os.urandom(8), np.uint32))
 
 
 def _described(data: ClientData) -> dict[str, Any]:
