@@ -193,6 +193,80 @@ def test_a_run_without_enough_sites_stops_with_a_checkpoint_and_goes_on_later(x6
     close(on.history["client_loss/worst"], exact.history["client_loss/worst"], 1e-8)
 
 
+class Timed(Faulty):
+    """Keeps how long each site was given to answer, and for what."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.given = []
+
+    def ask(self, requests, timeout):
+        answers = super().ask(requests, timeout)
+        self.given += [(site, self.asked[-1][0], timeout) for site in requests]
+        return answers
+
+
+@pytest.mark.parametrize("kind", [HANGS, GONE])
+def test_a_site_that_hangs_is_asked_again_for_a_moment_only(kind, x64):
+    """One that is gone answers at once, or is being started anew: it has the whole time."""
+    task = regression()
+    carrier = Timed(sites(task, SCAFFOLD), lambda nth, site, reply: kind if site == "south" else None)
+    federation = engine(carrier, timeout=60.0, probe=1.0, min_replies=3, retries=2)
+    federation.clients  # noqa: B018  (the first hello has all the time)
+    carrier.given.clear()
+    carrier.down = {"south"} if kind == HANGS else set()
+    with pytest.warns(UserWarning, match=r"2 of 3 sites replied, and min_replies is 3 \(south"):
+        assert run(task, None, SCAFFOLD, rounds=3, federation=federation).rounds == 0
+    again = ("hello", 1.0) if kind == HANGS else ("round", 60.0)
+    assert [call[1:] for call in carrier.given if call[0] == "south"] == [("round", 60.0), again, again]
+    assert sum(carrier.waited[1:]) == (62.0 if kind == HANGS else 0.0)
+
+
+def test_a_site_that_hung_is_asked_again_once_it_is_there(x64):
+    task = regression()
+    carrier = Timed(sites(task, SCAFFOLD), lambda nth, site, reply: HANGS if nth == 2 and site == "south" else None)
+    found = run(
+        task, carrier, SCAFFOLD, rounds=3, federation=engine(carrier, timeout=60.0, probe=1.0, min_replies=3, retries=2)
+    )
+    exact = fm.run(task.problem, task.clients, SCAFFOLD, rounds=3, seed=3, progress=False)
+    close(found.state, exact.state, 1e-8)
+    assert sum(carrier.waited) == 60.0
+    assert [call[1:] for call in carrier.given if call[0] == "south"][2:5] == [("round", 60.0), ("hello", 1.0), ("round", 60.0)]
+
+
+def test_too_few_replies_of_a_usual_length_are_asked_for_again(x64):
+    """A reply that was spoilt on its way is right the second time, and who was not heard at all may be heard then."""
+    task, tries = regression(), []
+
+    def fate(nth, site, reply):
+        if reply is None:
+            tries.append((nth, site))
+        if nth == 2 and site == "north":
+            return LOST_REPLY
+        return WRONG["huge"](reply) if reply and nth == 2 and site == "south" else None
+
+    carrier = Faulty(sites(task, SCAFFOLD), fate)
+    found = run(task, carrier, SCAFFOLD, rounds=3, federation=engine(carrier, min_replies=3))
+    assert [site for nth, site in tries if nth == 3] == ["north", "south"]
+    close(found.state, fm.run(task.problem, task.clients, SCAFFOLD, rounds=3, seed=3, progress=False).state, 1e-8)
+
+
+def test_a_run_with_too_few_replies_of_a_usual_length_stops_and_names_all_who_lack(x64, tmp_path):
+    task = regression()
+
+    def fate(nth, site, reply):
+        if nth > 3 and site == "north":
+            return LOST_REQUEST
+        return WRONG["huge"](reply) if reply and nth > 3 and site == "south" else None
+
+    carrier = Faulty(sites(task, SCAFFOLD), fate)
+    with pytest.warns(UserWarning, match="The run ended after 3 rounds; its result is kept"):
+        found = run(task, carrier, SCAFFOLD, rounds=5, federation=engine(carrier, min_replies=2, retries=1), folder=tmp_path)
+    assert carrier.calls == 3 + 2  # it was tried once again
+    assert found.rounds == 3
+    assert found.stopped.startswith("1 of 3 sites replied, and min_replies is 2 (north: error; south: its reply is far longer")
+
+
 class Killed(BaseException):
     """The server's process is no more."""
 

@@ -161,7 +161,6 @@ class Federation:
             self._min_replies,
             self._on_lost_state,
             self._outliers,
-            self._tell,
             self._secure,
             {site: said.measures for site, said in self._sites.items()},
         )

@@ -20,7 +20,7 @@ from fedminimax.engines.evaluation import Gatherer, shapes_of_parts
 from fedminimax.engines.exchange import Heard, MessageExecution, MessageRound
 from fedminimax.engines.execution import AtSites, Snapshot
 from fedminimax.engines.federated import messages
-from fedminimax.engines.federated.group import Event, Group, too_few
+from fedminimax.engines.federated.group import Group
 from fedminimax.engines.federated.hello import check_told
 from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.outliers import Usual
@@ -59,7 +59,6 @@ class Sites:
         min_replies: how many replies an exchange needs.
         on_lost_state: "refuse" or "restart".
         outliers: how many times longer than the median a reply may be.
-        tell: is told what becomes of sites.
         secure: how sums over sites hide each of them; None: they do not.
         measures: by site, the names of the metrics of which it tells its part; None: of any.
     """
@@ -71,7 +70,6 @@ class Sites:
     min_replies: int
     on_lost_state: str
     outliers: float | None
-    tell: Callable[[Event], None]
     secure: Secure | None = None
     measures: Mapping[str, Collection[str] | None] = field(default_factory=dict)
 
@@ -209,8 +207,8 @@ class FederatedRound(MessageRound):
         letters = lambda site: [self.letter(function, request, k) for k in asked[site]]
         make = lambda site: wire.encode({"id": id, **self._request(site, letters(site), request)})
         read = lambda site, reply: self._read(site, reply, id, len(asked[site]), expected, request.guard)
-        heard = run.sites.group.ask(tuple(asked), make, read, run.sites.min_replies, run.sites.hello)
-        self._drop_outliers(function, heard, len(asked))
+        refuse = lambda heard: self._outliers(function, heard)
+        heard = run.sites.group.ask(tuple(asked), make, read, run.sites.min_replies, run.sites.hello, refuse=refuse)
         for site, (state, _) in heard.items():
             run.held[site] = state
         return {k: value for site, (_, values) in heard.items() for k, value in zip(asked[site], values, strict=True)}
@@ -295,15 +293,12 @@ class FederatedRound(MessageRound):
             raise Refused(Failure(MALFORMED, "a reply that is not to what was asked"))
         return state
 
-    def _drop_outliers(self, function: str, heard: dict[str, tuple[str, list[Heard]]], asked: int) -> None:
-        sites, values = self._run.sites, {site: [one.value for one in found] for site, (_, found) in heard.items()}
-        refused = self._run.usual.refused(function, values)
-        failure = Failure(REFUSED, "its reply is far longer than the others'")
-        for site in refused:
-            del heard[site]
-            sites.tell(Event(site, *failure))
-        if refused and len(heard) < min(sites.min_replies, asked):
-            raise too_few(len(heard), asked, sites.min_replies, dict.fromkeys(refused, failure))
+    def _outliers(self, function: str, heard: Mapping[str, tuple[str, list[Heard]]]) -> dict[str, Failure]:
+        """Return whose replies are far longer than the others'."""
+        values = {site: [one.value for one in found] for site, (_, found) in heard.items()}
+        return dict.fromkeys(
+            self._run.usual.refused(function, values), Failure(REFUSED, "its reply is far longer than the others'")
+        )
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """There is none: nodes of a network are refused before a run begins."""
