@@ -4,12 +4,16 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedminimax as fm
 from fedminimax import metrics, wire
+from fedminimax.algorithms.base import Algorithm, algorithm
+from fedminimax.engines.federated import InProcess, Worker
 from fedminimax.federation.round import Conditions
+from fedminimax.players import Point
 from fedminimax.testing.contract import close
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -97,6 +101,42 @@ def test_each_wrong_reply_is_refused_and_the_site_is_named(kind, x64):
     assert [event.site for event in wrong] == ["south", "south"]
     assert all(event.what in ("malformed", "refused") and event.text for event in wrong)
     close(found.state, replayed(task, SCAFFOLD, found).state, 1e-8)
+
+
+@algorithm
+class Louder(Algorithm):
+    """Of five clients each sends the square of 1 to 5, times (1, -2); the first one's is a million times longer."""
+
+    solves = fm.RobustProblem
+
+    def init(self, problem):
+        return Point(jnp.zeros(2), None)
+
+    def round(self, problem, state, clients):
+        return Point(state.x + clients.all().mean(self.report, state.x).x, None)
+
+    def report(self, problem, client, x):
+        said = (client.id + 1) ** 2 * jnp.array([1.0, -2.0]) * jnp.where(client.id == 0, 1e6, 1.0)
+        return Point(said, None)
+
+
+@pytest.mark.parametrize(
+    ("guard", "expected"),
+    [
+        (fm.Guard(aggregate="median"), 16),
+        (fm.Guard(aggregate="trimmed", trim=0.2), (9 + 16 + 25) / 3),
+        (fm.Guard(), (1e6 + 4 + 9 + 16 + 25) / 5),
+    ],
+    ids=lambda given: getattr(given, "aggregate", ""),
+)
+def test_one_site_that_shouts_does_not_move_a_median(guard, expected, x64):
+    task, method = fm.problems.robust_regression(5, 4, 6, rho=0.1, sigma=0.5), Louder()
+    workers = {f"site-{k}": Worker(task.problem, method, task.clients.only(k)) for k in range(5)}
+    federation = engine(InProcess(workers), outliers=None)  # which would refuse it before
+    found = run(task, None, method, rounds=2, federation=federation, guard=guard)
+    here = fm.run(task.problem, task.clients, method, rounds=2, seed=3, guard=guard, progress=False)
+    close(found.state, here.state, 1e-12)
+    np.testing.assert_allclose(found.x, 2 * expected * np.array([1.0, -2.0]), rtol=1e-12)
 
 
 def test_an_old_reply_is_known_by_its_id(x64):
