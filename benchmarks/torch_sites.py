@@ -1,7 +1,8 @@
 """What a round costs whose loss is PyTorch's, against JAX and a plain PyTorch loop: ``python benchmarks/torch_sites.py``.
 
 FedAvg, 10 clients, 10 local steps of batches of 32, on a network of 784-200-200-10 with random images: one thread, seconds a
-round (median of the rounds after the first).
+round (median of the rounds after the first). Also between ten sites in one process, whose programs are compiled and call
+PyTorch, or are carried out operation by operation, so that PyTorch is called directly.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 import fedminimax as fm
+from fedminimax.engines.federated import Federation, InProcess, Worker
 from processes import machine, save
 
 CLIENTS, STEPS, BATCH, EXAMPLES, RATE, ROUNDS = 10, 10, 32, 320, 0.1, 8
@@ -71,6 +73,23 @@ def rounds(loss: Callable[..., Any], x0: Any) -> list[float]:
     return np.diff(watch.times)[1:].tolist()
 
 
+class OpByOp(Worker):
+    """A site that compiles nothing."""
+
+    def handle(self, request: bytes) -> bytes:
+        with jax.disable_jit():
+            return super().handle(request)
+
+
+def at_sites(loss: fm.TorchLoss, site: type[Worker]) -> list[float]:
+    problem, watch, clients = fm.RobustProblem(loss, loss.x0, fm.ChiSquare(0.1)), Stopwatch(), data()
+    method = fm.FedAvg(RATE, local_steps=STEPS, batch_size=BATCH)
+    engine = Federation(InProcess({f"site-{k}": site(problem, method, clients.only(k)) for k in range(CLIENTS)}))
+    settings = {"eval_every": 1, "observers": watch, "progress": False}
+    fm.run(problem, engine.clients, method, rounds=ROUNDS + 1, engine=engine, **settings)
+    return np.diff(watch.times)[1:].tolist()
+
+
 def plain_loop() -> list[float]:
     """The same rounds in PyTorch alone: every client trains a copy, and the copies are averaged."""
     clients, model, taken = data(), network(), []
@@ -103,9 +122,10 @@ def main() -> None:
     torch.set_num_threads(1)
     loss = fm.TorchLoss(network(), entropy)
     found = {"TorchLoss": rounds(loss, loss.x0), "JAX": rounds(jax_entropy, loss.x0), "PyTorch loop": plain_loop()}
+    found |= {"at sites": at_sites(loss, Worker), "at sites, op by op": at_sites(loss, OpByOp)}
     medians = {name: statistics.median(taken) for name, taken in found.items()}
     for name, seconds in medians.items():
-        print(f"{name:14s} {1e3 * seconds:7.1f} ms a round, {medians['TorchLoss'] / seconds:.2f} of it is TorchLoss's")
+        print(f"{name:19s} {1e3 * seconds:7.1f} ms a round, {medians['TorchLoss'] / seconds:.2f} of it is TorchLoss's")
     save(
         options.out,
         {"machine": machine(), "versions": {"torch": torch.__version__, "jax": jax.__version__}, "seconds a round": found},

@@ -206,16 +206,13 @@ def test_a_client_that_breaks_sends_noise_and_remembers_nothing_of_it(x64):
 # -- sites -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_site_draws_its_noise_from_a_secret_that_it_keeps(tmp_path):
+def test_a_site_draws_noise_that_nobody_can_draw_again(tmp_path):
     runs = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         engine = federated(NOISY, folder=folder)
         runs.append(go(engine, engine.clients, privacy=NOISY, rounds=1))
     assert not np.allclose(runs[0].x, runs[1].x, atol=1e-6)  # the seed does not tell
     assert not np.allclose(runs[0].x, go(privacy=NOISY, rounds=1).x, atol=1e-6)
-    kept = tmp_path / "a" / "0" / "noise.secret"
-    assert len(kept.read_bytes()) == 32
-    assert kept.stat().st_mode & 0o077 == 0
 
 
 class Listening(InProcess):
@@ -226,20 +223,31 @@ class Listening(InProcess):
         return super().ask(requests, timeout)
 
 
-def test_one_question_has_one_answer_and_another_has_other_noise(tmp_path):
-    task, method = regression(), fm.FedAvg(0.02, local_steps=2)
-    make = lambda: Worker(task.problem, method, task.clients.only(0), tmp_path / "0", privacy=NOISY)
-    others = {f"s{k}": Worker(task.problem, method, task.clients.only(k), privacy=NOISY) for k in (1, 2)}
-    carrier = Listening({"s0": make(), **others})
+def test_one_question_has_one_answer_and_what_is_computed_anew_has_other_noise_and_is_counted(tmp_path):
+    """Also where the question is the same to the letter, and what the site remembers has been changed in between."""
+    task = regression()
+    sites = {f"s{k}": Worker(task.problem, METHOD, task.clients.only(k), tmp_path / str(k), privacy=NOISY) for k in range(3)}
+    carrier = Listening(sites)
     engine = Federation(carrier)
-    go(engine, engine.clients, method=method, privacy=NOISY, rounds=1)
-    asked = next(request for request in carrier.heard if request and "letters" in wire.decode(request))
-    noise = lambda request: np.asarray(wire.decode(make().handle(request))["replies"][0]["value"].x)
-    first = noise(asked)
-    np.testing.assert_array_equal(noise(asked), first)  # from a new process, which knows nothing but the secret
-    other = wire.decode(asked)
-    other["id"] = f"{other['id']}0"
-    assert np.linalg.norm(noise(wire.encode(other)) - first) > 0.1  # the same question under another name
+    go(engine, engine.clients, privacy=NOISY, rounds=1)
+    first, second, last = [request for request in carrier.heard if request and "letters" in wire.decode(request)]
+    told = lambda request: np.concatenate(
+        [np.ravel(leaf) for leaf in jax.tree.leaves(wire.decode(sites["s0"].handle(request))["replies"][0]["value"])]
+    )
+    spent = lambda: float((tmp_path / "0" / "noise.spent").read_text())
+    before = spent()
+    np.testing.assert_array_equal(told(last), told(last))  # it is remembered, and costs nothing
+    assert spent() == before
+    answers = []
+    for nth, shift in enumerate((0.0, 1e-6)):  # the notes of the first exchange are others by a little
+        other = wire.decode(first)
+        other["letters"][0]["arguments"] = jax.tree.map(
+            lambda a, by=shift: a + a.dtype.type(by), other["letters"][0]["arguments"]
+        )
+        told(wire.encode({**other, "id": f"{other['id']}/{nth}"}))
+        answers.append(told(second))
+    assert np.linalg.norm(answers[0] - answers[1]) > 0.02
+    assert spent() > before + 4 * NOISY.cost * 0.99
 
 
 def test_a_site_holds_to_its_own_privacy():
@@ -247,12 +255,6 @@ def test_a_site_holds_to_its_own_privacy():
     for wanted in (None, fm.Privacy(clip=1.0, noise=0.1, clip_loss=2.0)):
         with pytest.raises(fm.InputError, match="the privacy is Privacy"):
             go(engine, engine.clients, privacy=wanted)
-
-
-def test_half_a_secret_is_none(tmp_path):
-    (tmp_path / "noise.secret").write_bytes(b"short")
-    with pytest.raises(fm.InputError, match="not a whole secret"):
-        Worker(regression().problem, METHOD, regression().clients.only(0), tmp_path, privacy=NOISY)
 
 
 def test_a_site_counts_what_it_tells_and_stops_at_its_budget(tmp_path):

@@ -1,7 +1,9 @@
 """Epsilon: against the formula, for whoever was asked the most, over runs that are stopped and gone on with."""
 
 import functools
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +186,13 @@ def test_without_dp_accounting_the_extra_is_named(monkeypatch):
         go(rounds=1)
     with pytest.raises(fm.InputError, match=r"fedminimax\[privacy\]"):
         spending.check_installed()
+
+
+def test_the_pages_python_prints_what_it_shows(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
+        exec(block, names)
+    assert [line.strip() for shown in re.findall(r"```text\n(.*?)```", page, flags=re.S) for line in shown.splitlines()] == [
+        line.strip() for line in capsys.readouterr().out.splitlines()
+    ]

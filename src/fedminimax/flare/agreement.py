@@ -180,6 +180,8 @@ class SiteFile(BaseModel):
         config: what the function is given; of a table the name of its ``label`` column; in a fair study ``least``, the rows
             that a category, class or group must have to be named outside of the site.
         budget: where the study adds noise to what sites send, the epsilon beyond which this one does not reply any more.
+        measures: how often at most it tells its part of a metric, by the name of the metric's class; without it any, and none
+            where the study adds noise.
         agreement: the file beside this one.
         folder: where the file is.
     """
@@ -190,6 +192,7 @@ class SiteFile(BaseModel):
     held_out: dict[str, str] = {}
     config: dict[str, Any] = {}
     budget: float | None = None
+    measures: dict[str, int] | None = None
     agreement: Agreement
     folder: Path = Path()
 

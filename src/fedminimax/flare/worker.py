@@ -31,6 +31,8 @@ def worker_of(site: SiteFile) -> Handler:
         held_out,
         privacy=study.privacy,
         budget=site.budget,
+        measures=site.measures,
+        clients=len(site.agreement.sites),
         secure=secure_of(site.agreement),
         identity=_identity(site, study),
     )

@@ -262,6 +262,12 @@ def rebuild(description: Described, shares: Mapping[int | str, ClientData]) -> A
     return _made(METRICS[description.name], {name: own(value) for name, value in description.settings.items()})
 
 
+def kinds(description: Described) -> list[str]:
+    """Return the names of the metrics that a description tells of; not that of On, which says on what data alone."""
+    own = [] if description.name == "On" else [description.name]
+    return own + [kind for value in description.settings.values() if isinstance(value, Described) for kind in kinds(value)]
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Assembled:

@@ -4,12 +4,16 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedminimax as fm
 from fedminimax import metrics, wire
+from fedminimax.algorithms.base import Algorithm, algorithm
+from fedminimax.engines.federated import InProcess, Worker
 from fedminimax.federation.round import Conditions
+from fedminimax.players import Point
 from fedminimax.testing.contract import close
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -97,6 +101,42 @@ def test_each_wrong_reply_is_refused_and_the_site_is_named(kind, x64):
     assert [event.site for event in wrong] == ["south", "south"]
     assert all(event.what in ("malformed", "refused") and event.text for event in wrong)
     close(found.state, replayed(task, SCAFFOLD, found).state, 1e-8)
+
+
+@algorithm
+class Louder(Algorithm):
+    """Of five clients each sends the square of 1 to 5, times (1, -2); the first one's is a million times longer."""
+
+    solves = fm.RobustProblem
+
+    def init(self, problem):
+        return Point(jnp.zeros(2), None)
+
+    def round(self, problem, state, clients):
+        return Point(state.x + clients.all().mean(self.report, state.x).x, None)
+
+    def report(self, problem, client, x):
+        said = (client.id + 1) ** 2 * jnp.array([1.0, -2.0]) * jnp.where(client.id == 0, 1e6, 1.0)
+        return Point(said, None)
+
+
+@pytest.mark.parametrize(
+    ("guard", "expected"),
+    [
+        (fm.Guard(aggregate="median"), 16),
+        (fm.Guard(aggregate="trimmed", trim=0.2), (9 + 16 + 25) / 3),
+        (fm.Guard(), (1e6 + 4 + 9 + 16 + 25) / 5),
+    ],
+    ids=lambda given: getattr(given, "aggregate", ""),
+)
+def test_one_site_that_shouts_does_not_move_a_median(guard, expected, x64):
+    task, method = fm.problems.robust_regression(5, 4, 6, rho=0.1, sigma=0.5), Louder()
+    workers = {f"site-{k}": Worker(task.problem, method, task.clients.only(k)) for k in range(5)}
+    federation = engine(InProcess(workers), outliers=None)  # which would refuse it before
+    found = run(task, None, method, rounds=2, federation=federation, guard=guard)
+    here = fm.run(task.problem, task.clients, method, rounds=2, seed=3, guard=guard, progress=False)
+    close(found.state, here.state, 1e-12)
+    np.testing.assert_allclose(found.x, 2 * expected * np.array([1.0, -2.0]), rtol=1e-12)
 
 
 def test_an_old_reply_is_known_by_its_id(x64):
@@ -191,6 +231,80 @@ def test_a_run_without_enough_sites_stops_with_a_checkpoint_and_goes_on_later(x6
     assert on.rounds == 7
     close(on.state, exact.state, 1e-8)
     close(on.history["client_loss/worst"], exact.history["client_loss/worst"], 1e-8)
+
+
+class Timed(Faulty):
+    """Keeps how long each site was given to answer, and for what."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.given = []
+
+    def ask(self, requests, timeout):
+        answers = super().ask(requests, timeout)
+        self.given += [(site, self.asked[-1][0], timeout) for site in requests]
+        return answers
+
+
+@pytest.mark.parametrize("kind", [HANGS, GONE])
+def test_a_site_that_hangs_is_asked_again_for_a_moment_only(kind, x64):
+    """One that is gone answers at once, or is being started anew: it has the whole time."""
+    task = regression()
+    carrier = Timed(sites(task, SCAFFOLD), lambda nth, site, reply: kind if site == "south" else None)
+    federation = engine(carrier, timeout=60.0, probe=1.0, min_replies=3, retries=2)
+    federation.clients  # noqa: B018  (the first hello has all the time)
+    carrier.given.clear()
+    carrier.down = {"south"} if kind == HANGS else set()
+    with pytest.warns(UserWarning, match=r"2 of 3 sites replied, and min_replies is 3 \(south"):
+        assert run(task, None, SCAFFOLD, rounds=3, federation=federation).rounds == 0
+    again = ("hello", 1.0) if kind == HANGS else ("round", 60.0)
+    assert [call[1:] for call in carrier.given if call[0] == "south"] == [("round", 60.0), again, again]
+    assert sum(carrier.waited[1:]) == (62.0 if kind == HANGS else 0.0)
+
+
+def test_a_site_that_hung_is_asked_again_once_it_is_there(x64):
+    task = regression()
+    carrier = Timed(sites(task, SCAFFOLD), lambda nth, site, reply: HANGS if nth == 2 and site == "south" else None)
+    found = run(
+        task, carrier, SCAFFOLD, rounds=3, federation=engine(carrier, timeout=60.0, probe=1.0, min_replies=3, retries=2)
+    )
+    exact = fm.run(task.problem, task.clients, SCAFFOLD, rounds=3, seed=3, progress=False)
+    close(found.state, exact.state, 1e-8)
+    assert sum(carrier.waited) == 60.0
+    assert [call[1:] for call in carrier.given if call[0] == "south"][2:5] == [("round", 60.0), ("hello", 1.0), ("round", 60.0)]
+
+
+def test_too_few_replies_of_a_usual_length_are_asked_for_again(x64):
+    """A reply that was spoilt on its way is right the second time, and who was not heard at all may be heard then."""
+    task, tries = regression(), []
+
+    def fate(nth, site, reply):
+        if reply is None:
+            tries.append((nth, site))
+        if nth == 2 and site == "north":
+            return LOST_REPLY
+        return WRONG["huge"](reply) if reply and nth == 2 and site == "south" else None
+
+    carrier = Faulty(sites(task, SCAFFOLD), fate)
+    found = run(task, carrier, SCAFFOLD, rounds=3, federation=engine(carrier, min_replies=3))
+    assert [site for nth, site in tries if nth == 3] == ["north", "south"]
+    close(found.state, fm.run(task.problem, task.clients, SCAFFOLD, rounds=3, seed=3, progress=False).state, 1e-8)
+
+
+def test_a_run_with_too_few_replies_of_a_usual_length_stops_and_names_all_who_lack(x64, tmp_path):
+    task = regression()
+
+    def fate(nth, site, reply):
+        if nth > 3 and site == "north":
+            return LOST_REQUEST
+        return WRONG["huge"](reply) if reply and nth > 3 and site == "south" else None
+
+    carrier = Faulty(sites(task, SCAFFOLD), fate)
+    with pytest.warns(UserWarning, match="The run ended after 3 rounds; its result is kept"):
+        found = run(task, carrier, SCAFFOLD, rounds=5, federation=engine(carrier, min_replies=2, retries=1), folder=tmp_path)
+    assert carrier.calls == 3 + 2  # it was tried once again
+    assert found.rounds == 3
+    assert found.stopped.startswith("1 of 3 sites replied, and min_replies is 2 (north: error; south: its reply is far longer")
 
 
 class Killed(BaseException):

@@ -84,6 +84,28 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("clients", [4, 2**16 + 1, 2**31 - 1])
+def test_a_site_makes_nothing_of_more_clients_than_there_can_be(conversation, clients, monkeypatch):
+    """Numbers for each of so many would fill its memory."""
+    made, of, task = [], RemoteClients.of, regression()
+    monkeypatch.setattr(
+        worker.RemoteClients, "of", lambda example, sizes, *rest: made.append(len(sizes)) or of(example, sizes[:3], *rest)
+    )
+    site, request = [(s, r) for s, r in conversation.requests if "letters" in wire.decode(r)][-1]
+    message = {**wire.decode(request), "id": "new/1/0", "whose": wire.decode(request)["whose"]._replace(clients=clients)}
+    knows = Worker(task.problem, SCAFFOLD, task.clients.only(0), clients=3)
+    for asked in (knows, conversation._workers[site]) if clients > 2**16 else (knows,):
+        assert wire.decode(asked.handle(wire.encode(message)))["failed"]["kind"] == "malformed"
+    assert made == []
+
+
+def test_the_number_of_clients_is_agreed_on_where_a_site_knows_it(x64):
+    task = regression()
+    assert run(task, InProcess(sites(task, SCAFFOLD, clients=3)), SCAFFOLD, rounds=1).rounds == 1
+    with pytest.raises(fm.InputError, match="At north the number of clients is 4, but here 3"):
+        run(task, InProcess(sites(task, SCAFFOLD, clients=4)), SCAFFOLD, rounds=1)
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_malformed_request_is_a_category(conversation, change):
     site, request = [(s, r) for s, r in conversation.requests if "letters" in wire.decode(r)][-1]

@@ -21,7 +21,7 @@ from fedminimax.engines.federated.hello import Hello
 from fedminimax.engines.federated.secure.rehearsal import check_method
 from fedminimax.engines.federated.secure.settings import Secure, check_installed
 from fedminimax.engines.federated.transport import Failure, Transport
-from fedminimax.engines.federated.worker import agreement
+from fedminimax.engines.federated.worker import COUNT, agreement, counted
 from fedminimax.errors import InputError
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
@@ -155,7 +155,7 @@ class Federation:
             raise InputError("Neighbours seal what they send, and send it as it is: leave secure= and privacy= out.")
         wanted = agreement(problem, algorithm, conditions.privacy, self._secure)
         for site, said in self._sites.items():
-            hello.compare(site, said, wanted)
+            hello.compare(site, said, wanted | counted(clients.count if COUNT in said.agrees else None))
         held = {name: hello.roll(self._sites, name) for name in next(iter(self._sites.values())).held_out}
         names = self.transport.sites
         sites = Sites(
@@ -166,8 +166,8 @@ class Federation:
             self._min_replies,
             self._on_lost_state,
             self._outliers,
-            self._tell,
             self._secure,
+            {site: said.measures for site, said in self._sites.items()},
         )
         if isinstance(problem, PersonalizedProblem):
             return GossipExecution(problem, clients, algorithm, conditions, seed, trace, start, sites)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,7 +20,8 @@ from fedminimax.engines.evaluation import Gatherer, shapes_of_parts
 from fedminimax.engines.exchange import Heard, MessageExecution, MessageRound
 from fedminimax.engines.execution import AtSites, Snapshot
 from fedminimax.engines.federated import messages
-from fedminimax.engines.federated.group import Event, Group, too_few
+from fedminimax.engines.federated.group import Group
+from fedminimax.engines.federated.hello import check_told
 from fedminimax.engines.federated.messages import START, Refused, Whose
 from fedminimax.engines.federated.outliers import Usual
 from fedminimax.engines.federated.secure import fixed_point, measures
@@ -58,8 +59,8 @@ class Sites:
         min_replies: how many replies an exchange needs.
         on_lost_state: "refuse" or "restart".
         outliers: how many times longer than the median a reply may be.
-        tell: is told what becomes of sites.
         secure: how sums over sites hide each of them; None: they do not.
+        measures: by site, the names of the metrics of which it tells its part; None: of any.
     """
 
     group: Group
@@ -69,8 +70,8 @@ class Sites:
     min_replies: int
     on_lost_state: str
     outliers: float | None
-    tell: Callable[[Event], None]
     secure: Secure | None = None
+    measures: Mapping[str, Collection[str] | None] = field(default_factory=dict)
 
 
 class FederatedExecution(MessageExecution):
@@ -150,6 +151,7 @@ class FederatedExecution(MessageExecution):
 
     def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return every number of every metric at the state, from the sites' parts. What lacks a site's part is NaN."""
+        check_told(metrics, len(self.sites.names), self.sites.measures)
         return self._gatherer(metrics, self._state, Context.at(self.round, costs))
 
     def close(self) -> None:
@@ -207,8 +209,8 @@ class FederatedRound(MessageRound):
         letters = lambda site: [self.letter(function, request, k) for k in asked[site]]
         make = lambda site: wire.encode({"id": id, **self._request(site, letters(site), request)})
         read = lambda site, reply: self._read(site, reply, id, len(asked[site]), expected, request.guard)
-        heard = run.sites.group.ask(tuple(asked), make, read, run.sites.min_replies, run.sites.hello)
-        self._drop_outliers(function, heard, len(asked))
+        refuse = lambda heard: self._outliers(function, heard)
+        heard = run.sites.group.ask(tuple(asked), make, read, run.sites.min_replies, run.sites.hello, refuse=refuse)
         for site, (state, _) in heard.items():
             run.held[site] = state
         return {k: value for site, (_, values) in heard.items() for k, value in zip(asked[site], values, strict=True)}
@@ -294,15 +296,12 @@ class FederatedRound(MessageRound):
             raise Refused(Failure(MALFORMED, "a reply that is not to what was asked"))
         return state
 
-    def _drop_outliers(self, function: str, heard: dict[str, tuple[str, list[Heard]]], asked: int) -> None:
-        sites, values = self._run.sites, {site: [one.value for one in found] for site, (_, found) in heard.items()}
-        refused = self._run.usual.refused(function, values)
-        failure = Failure(REFUSED, "its reply is far longer than the others'")
-        for site in refused:
-            del heard[site]
-            sites.tell(Event(site, *failure))
-        if refused and len(heard) < min(sites.min_replies, asked):
-            raise too_few(len(heard), asked, sites.min_replies, dict.fromkeys(refused, failure))
+    def _outliers(self, function: str, heard: Mapping[str, tuple[str, list[Heard]]]) -> dict[str, Failure]:
+        """Return whose replies are far longer than the others'."""
+        values = {site: [one.value for one in found] for site, (_, found) in heard.items()}
+        return dict.fromkeys(
+            self._run.usual.refused(function, values), Failure(REFUSED, "its reply is far longer than the others'")
+        )
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
         """There is none: nodes of a network are refused before a run begins."""

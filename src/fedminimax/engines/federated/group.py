@@ -16,6 +16,8 @@ _MOST_CALLS = 32
 """The most calls after which a site that is left out is asked again."""
 
 T = TypeVar("T")
+Hello = Callable[[Collection[str], float], Mapping[str, Failure]]
+"""Asks sites whether they are there, within so many seconds, and returns who is not, and why."""
 
 
 class Event(NamedTuple):
@@ -36,9 +38,13 @@ class Event(NamedTuple):
 
 @dataclass
 class _Absence:
-    """How long a site is left out: it is asked again at a call, and after twice as many when it still does not answer."""
+    """How long a site is left out: it is asked again at a call, and after twice as many when it still does not answer.
+
+    ``hangs``: whoever waits for it may wait in vain, where one that is gone says so at once or is being started anew.
+    """
 
     next: int
+    hangs: bool
     gap: int = 2
 
 
@@ -46,7 +52,8 @@ class Group:
     """The sites of a federation, asked all at once.
 
     A site that did not answer in time, or is gone, is left out: nobody waits for it again. Now and then it is asked whether it
-    is there, for a moment only, and is then taken in again. A site whose reply is refused has lost that reply alone.
+    is there, for a moment only, and is then taken in again; so is one that hangs before others are asked again for replies
+    that are too few. A site whose reply is refused has lost that reply alone.
 
     Args:
         transport: what carries the messages.
@@ -76,9 +83,9 @@ class Group:
         """The sites that are left out for now."""
         return tuple(self._left_out)
 
-    def leave_out(self, site: str) -> None:
-        """Leave a site out, until it answers."""
-        self._left_out[site] = _Absence(self._calls + 1)
+    def leave_out(self, site: str, hangs: bool = True) -> None:
+        """Leave a site out, until it answers; one that hangs is asked nothing before it has said that it is there."""
+        self._left_out[site] = _Absence(self._calls + 1, hangs)
 
     def rest(self, nth: int) -> None:
         """Wait before sites are asked again, for the nth time from 0 on."""
@@ -90,9 +97,10 @@ class Group:
         make: Callable[[str], bytes],
         read: Callable[[str, bytes], T],
         least: int,
-        hello: Callable[[Collection[str], float], Mapping[str, Failure]] | None = None,
+        hello: Hello | None = None,
         failures: dict[str, Failure] | None = None,
         halted: Callable[[int, int, int, Mapping[str, Failure]], Halted] | None = None,
+        refuse: Callable[[Mapping[str, T]], Mapping[str, Failure]] | None = None,
     ) -> dict[str, T]:
         """Ask some sites, and return what those who replied said.
 
@@ -101,22 +109,28 @@ class Group:
             make: makes a site's request.
             read: reads a site's reply, or raises :class:`Refused`.
             least: with fewer replies than this the others are asked again, and then the run is :class:`Halted`.
-            hello: asks sites whether they are there, within so many seconds, and returns who is not; None: whoever is left out
-                is not asked.
+            hello: asks sites whether they are there; None: whoever is left out is not asked.
             failures: where to note why others did not reply.
             halted: makes the error, as :func:`too_few` does.
+            refuse: compares what was said, and returns whose does not count, and why: they have not replied.
         """
         self._calls += 1
         if hello is not None:
-            self._look_for(sites, hello)
+            self._look_for([site for site, absence in self._absent(sites) if self._calls >= absence.next], hello)
         failures = {} if failures is None else failures
         failures |= {site: Failure(GONE, "it is left out, as it did not answer") for site in sites if site in self._left_out}
         heard = self._call([site for site in sites if site not in self._left_out], make, read, failures)
+        self._drop(heard, refuse, failures)
         for nth in range(self.retries):
             if len(heard) >= min(least, len(sites)):
                 break
             self.rest(nth)
-            heard |= self._call([site for site in sites if site not in heard], make, read, failures)
+            if hello is not None:
+                failures |= self._look_for([site for site, absence in self._absent(sites) if absence.hangs], hello)
+            hanging = [site for site, absence in self._absent(sites) if absence.hangs]
+            again = [site for site in sites if site not in heard and site not in hanging]
+            heard |= self._call(again, make, read, failures)
+            self._drop(heard, refuse, failures)
         if len(heard) < min(least, len(sites)):
             said = {site: failure for site, failure in failures.items() if site not in heard}
             raise (halted or too_few)(len(heard), len(sites), least, said)
@@ -149,22 +163,36 @@ class Group:
             failures[site] = failure = answers.failures.get(site, Failure(MALFORMED, "its carrier said nothing of it"))
             self._tell(Event(site, *failure, took))
             if failure.kind in (TIMEOUT, GONE):
-                self.leave_out(site)
+                self.leave_out(site, hangs=failure.kind == TIMEOUT)
         return heard
 
-    def _look_for(self, sites: Collection[str], hello: Callable[[Collection[str], float], Mapping[str, Failure]]) -> None:
-        due = [site for site in sites if site in self._left_out and self._calls >= self._left_out[site].next]
-        if not due:
-            return
-        missing = hello(due, self._probe)
-        for site in due:
-            if site in missing:
-                gap = self._left_out[site].gap
-                self._left_out[site] = _Absence(self._calls + gap, min(2 * gap, _MOST_CALLS))
-                self._tell(Event(site, *missing[site]))
-            else:
+    def _absent(self, sites: Collection[str]) -> list[tuple[str, _Absence]]:
+        return [(site, self._left_out[site]) for site in sites if site in self._left_out]
+
+    def _drop(
+        self,
+        heard: dict[str, T],
+        refuse: Callable[[Mapping[str, T]], Mapping[str, Failure]] | None,
+        failures: dict[str, Failure],
+    ) -> None:
+        for site, failure in ({} if refuse is None else refuse(heard)).items():
+            del heard[site]
+            failures[site] = failure
+            self._tell(Event(site, *failure))
+
+    def _look_for(self, sites: Collection[str], hello: Hello) -> Mapping[str, Failure]:
+        """Ask sites that are left out whether they are there, for a moment only, and take in those who are."""
+        missing = hello(sites, self._probe) if sites else {}
+        for site in sites:
+            if site not in missing:
                 del self._left_out[site]
                 self._tell(Event(site, BACK))
+                continue
+            absence = self._left_out[site]
+            if self._calls >= absence.next:
+                absence.next, absence.gap = self._calls + absence.gap, min(2 * absence.gap, _MOST_CALLS)
+            self._tell(Event(site, *missing[site]))
+        return missing
 
 
 def too_few(heard: int, asked: int, least: int, failures: Mapping[str, Failure]) -> Halted:

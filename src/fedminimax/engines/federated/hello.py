@@ -18,6 +18,9 @@ from fedminimax.engines.federated.messages import Refused
 from fedminimax.engines.federated.transport import MALFORMED, REFUSED, Failure, Transport
 from fedminimax.errors import InputError
 from fedminimax.folders import write_atomically
+from fedminimax.metrics import parts
+from fedminimax.metrics.base import Metric
+from fedminimax.metrics.parts import PARTS
 
 _MOST = 2**20
 """The most bytes that a site may say of itself."""
@@ -47,18 +50,20 @@ class Hello(NamedTuple):
         held_out: its shares of held-out data, by name.
         agrees: what it must have in common with the server (see :func:`worker.agreement`).
         versions: of what else the numbers depend on.
+        measures: the names of the metrics of which it tells its part; None: of any.
     """
 
     data: Share
     held_out: dict[str, Share]
     agrees: dict[str, str]
     versions: dict[str, str]
+    measures: list[str] | None = None
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """What must stay as it is while a run goes on."""
         shares = {name: (share.size, *share.kind) for name, share in self.held_out.items()}
-        return self.data.size, self.data.kind, shares, self.agrees
+        return self.data.size, self.data.kind, shares, self.agrees, self.measures
 
 
 def ask(transport: Transport, sites: Collection[str], timeout: float) -> tuple[dict[str, Hello], dict[str, Failure]]:
@@ -76,9 +81,11 @@ def ask(transport: Transport, sites: Collection[str], timeout: float) -> tuple[d
 
 def _read(said: Any) -> Hello:
     try:
-        texts = [{str(k): str(v) for k, v in said[name].items()} for name in ("agrees", "versions")]
+        agrees, versions = ({str(k): str(v) for k, v in said[name].items()} for name in ("agrees", "versions"))
         held_out = {messages.name(name): _share(share) for name, share in said["held_out"].items()}
-        return Hello(_share(said), held_out, *texts)
+        measures = said.get("measures")
+        told = None if measures is None else [messages.name(one) for one in measures]
+        return Hello(_share(said), held_out, agrees, versions, told)
     except (LookupError, TypeError, AttributeError, messages.Malformed):
         raise Refused(Failure(MALFORMED, "what it says of itself cannot be read")) from None
 
@@ -133,6 +140,24 @@ def compare(site: str, hello: Hello, wanted: Mapping[str, str]) -> None:
         there = hello.agrees.get(what, "unknown")
         if there != here:
             raise InputError(f"At {site} {what} is {there[:200]}, but here {here[:200]}: give both the same.")
+
+
+def check_told(metrics: Mapping[str, Metric], count: int, told: Mapping[str, Collection[str] | None]) -> None:
+    """Raise an :class:`InputError` if a site does not tell its part of a metric.
+
+    Args:
+        metrics: by name.
+        count: how many sites there are.
+        told: by site, the names of the metrics that it tells; None: any.
+    """
+    for name, metric in metrics.items():
+        kinds = parts.kinds(parts.describe(metric, lambda data: 0)) if parts.needs(metric, count) == PARTS else []
+        for site, allowed in told.items():
+            if allowed is not None and (missing := [kind for kind in kinds if kind not in allowed]):
+                raise InputError(
+                    f"{site} does not tell its part of {missing[0]}, which no noise protects: leave out the metric {name}, or "
+                    f"have its administrator allow it, such as measures={{{missing[0]!r}: 100}} for a hundred times."
+                )
 
 
 def changed(was: Hello, now: Hello) -> Failure | None:

@@ -14,6 +14,7 @@ from fedminimax.engines.evaluation import Judge, shapes_of_parts
 from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.execution import Sites
 from fedminimax.engines.federated.gossip_messages import MEASURES
+from fedminimax.engines.federated.hello import check_told
 from fedminimax.errors import InputError
 from fedminimax.metrics import parts
 from fedminimax.metrics.base import Metric
@@ -49,6 +50,7 @@ class Measures:
             context: where the run is.
         """
         refuse_others(metrics, self._roll.count)
+        check_told(metrics, self._roll.count, self._sites.measures)
         if not metrics:
             return {}
         self._asked += 1

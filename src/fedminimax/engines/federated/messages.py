@@ -40,6 +40,12 @@ _WITHHELD = {
     ACCUSES: "it cannot use the keys or the sealed shares of other sites",
 }
 """Why a site withholds a reply, by category, where sums are secure."""
+UNTOLD = "untold"
+"""The category of a site that does not tell its part of a metric, which is sent without noise."""
+_UNTOLD = (
+    "it does not tell its part of that metric, or not any more, as no noise protects it: leave the metric out, or have the "
+    "site's administrator allow it by `measures`"
+)
 UNSEALED = "unsealed"
 """The category of a site to which a message came that is not the one which a neighbour sealed for it."""
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,96}")
@@ -65,6 +71,18 @@ class Withheld(Exception):
     def __init__(self, kind: str, whom: Collection[int] = ()):
         super().__init__(_WITHHELD[kind])
         self.kind, self.whom = kind, [*whom]
+
+
+class Untold(Exception):
+    """A site will not tell its part of a metric.
+
+    Args:
+        metric: the name of the metric's class.
+    """
+
+    def __init__(self, metric: str):
+        super().__init__(metric)
+        self.metric = metric
 
 
 class Refused(Exception):
@@ -233,6 +251,8 @@ def _refusal(said: Any) -> Refused:
     if kind == UNSEALED:
         return Refused(Failure(REFUSED, "a neighbour's message or key came to it altered, old or not sealed for it"))
     shown = f" ({error})" if isinstance(error, str) and error.isidentifier() and len(error) <= 64 else ""
+    if kind == UNTOLD:
+        return Refused(Failure(REFUSED, f"{_UNTOLD}{shown}"))
     return Refused(Failure(ERROR, f"its program failed{shown}"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
 import platform
 import re
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax import wire
+from fedminimax import checks, wire
 from fedminimax._version import __version__
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientData
@@ -23,10 +24,10 @@ from fedminimax.data.remote import RemoteClients, alike
 from fedminimax.engines.evaluation import own_parts
 from fedminimax.engines.exchange import Heard, carry_out, host
 from fedminimax.engines.federated import gossip_messages, messages
-from fedminimax.engines.federated.ledger import Ledger
+from fedminimax.engines.federated.gossip_messages import MEASURES
+from fedminimax.engines.federated.ledger import Allowance, Ledger
 from fedminimax.engines.federated.memory import Answered, LostState, Memory, reply_of
-from fedminimax.engines.federated.messages import LOST, Ask, Malformed, Whose, Withheld
-from fedminimax.engines.federated.secret import Secret
+from fedminimax.engines.federated.messages import LOST, UNTOLD, Ask, Malformed, Untold, Whose, Withheld
 from fedminimax.engines.federated.secure import contribution, fixed_point, measures
 from fedminimax.engines.federated.secure.contribution import Contribution
 from fedminimax.engines.federated.secure.opened import given
@@ -36,7 +37,8 @@ from fedminimax.engines.federated.transport import ERROR, MALFORMED
 from fedminimax.errors import InputError
 from fedminimax.federation.guard import finite
 from fedminimax.federation.privacy import Privacy
-from fedminimax.metrics.parts import Part
+from fedminimax.metrics import parts
+from fedminimax.metrics.parts import Described, Part
 from fedminimax.players import Tree
 from fedminimax.problems.forms import AnyProblem
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -45,6 +47,11 @@ from fedminimax.problems.robust import Problem
 if TYPE_CHECKING:  # which need `cryptography`, as only a network's sites do
     from fedminimax.engines.federated.node import Node
     from fedminimax.engines.federated.peers import Identity
+
+COUNT = "the number of clients"
+"""What a site agrees on where it knows it."""
+_MOST_CLIENTS = 2**16
+"""The most clients that a federation may have."""
 
 
 class Worker:
@@ -61,8 +68,12 @@ class Worker:
         held_out: the site's shares of held-out data by name, such as {"test": data}.
         privacy: what protects its replies, the server's own too. The site holds to it whatever the server asks.
         budget: the epsilon beyond which the site does not reply any more, counted by itself over all runs; None: there is none.
-        replayable: for tests: let the noise come from the run's seed, which the server knows, and not from a secret of the
-            site. The simulator then replays the run, and the server can take the noise off again.
+        measures: how often the site tells its part of a metric, by the name of the metric's class, such as {"ClientLoss": 100};
+            counted by itself over all runs. No noise is added to it. None: any metric at all times; with ``privacy`` none.
+        clients: how many clients the federation has, where the site knows it: a request that says otherwise is refused. None:
+            at most 65,536.
+        replayable: for tests: let the noise come from the run's seed, which the server knows, and not from the system's
+            randomness. The simulator then replays the run, and the server can take the noise off again.
         secure: the site gives vectors to secure sums only, as the server's ``Federation(..., secure=...)`` asks for; None: to
             the server.
         identity: signs the keys with which neighbours of a network seal what they send each other; None: keys are taken as
@@ -78,20 +89,27 @@ class Worker:
         held_out: Mapping[str, ClientData | Tree] | None = None,
         privacy: Privacy | None = None,
         budget: float | None = None,
+        measures: Mapping[str, int] | None = None,
+        clients: int | None = None,
         replayable: bool = False,
         secure: Secure | None = None,
         identity: Identity | None = None,
     ):
         if isinstance(problem, PersonalizedProblem) and importlib.util.find_spec("cryptography") is None:
             raise InputError("Neighbours seal what they send each other: install fedminimax[federation], for cryptography.")
+        if isinstance(problem, PersonalizedProblem) and privacy is not None:
+            raise InputError("Neighbours seal what they send, and add no noise to it: leave privacy= out.")
         self._problem, self._algorithm, self._data = problem, algorithm, _own(data)
+        self._clients = None if clients is None else checks.integer("clients", clients)
         self._folder = None if folder is None else Path(folder)
         self._held_out: dict[int | str, ClientData] = {name: _own(share) for name, share in (held_out or {}).items()}
         self._privacy = privacy
-        self._secret = None if privacy is None or replayable else Secret(self._folder)
+        self._replayable = replayable
         if privacy is None and budget is not None:
             raise InputError("A budget of epsilon needs noise to spend it on: give privacy=Privacy(...) too.")
         self._ledger = None if privacy is None else Ledger(privacy, self._folder, budget)
+        told = {} if measures is None and privacy is not None else measures
+        self._allowance = None if told is None else Allowance(told, self._folder)
         self._secure, self._desk = secure, None if secure is None else desk_of(secure, self._folder)
         self._memory: Memory | None = None
         self._identity = identity
@@ -114,11 +132,13 @@ class Worker:
                 return self._as_node(ask)
             if "parts" in ask:
                 return wire.encode({"id": id, "parts": self._parts(ask)})
-            return self._exchange(messages.asked(ask), request)
+            return self._exchange(messages.asked(ask))
         except (Malformed, InputError) as error:
             return messages.failed(id, MALFORMED, type(error).__name__)
         except Withheld as withheld:
             return messages.failed(id, withheld.kind, whom=withheld.whom)
+        except Untold as untold:
+            return messages.failed(id, UNTOLD, untold.metric)
         except LostState:
             return messages.failed(id, LOST)
         except Exception as error:  # whatever it is, the server learns its type, and the site stays
@@ -128,20 +148,33 @@ class Worker:
         return {
             **_described(self._data),
             "held_out": {str(name): _described(share) for name, share in self._held_out.items()},
-            "agrees": agreement(self._problem, self._algorithm, self._privacy, self._secure),
+            "agrees": agreement(self._problem, self._algorithm, self._privacy, self._secure) | counted(self._clients),
             "versions": versions(),
+            "measures": None if self._allowance is None else sorted(self._allowance.measures),
         }
+
+    def _allow(self, request: Any) -> None:
+        """Raise :class:`Untold` unless the site tells its parts of the metrics of a request, and count them."""
+        if not isinstance(request, dict) or not all(isinstance(one, dict) for one in request.values()):
+            raise Malformed("the metrics are none")
+        described = [one.get("metric") for one in request.values()]
+        if not all(isinstance(one, Described) and isinstance(one.settings, dict) for one in described):
+            raise Malformed("a metric is none")
+        kinds = [parts.kinds(one) for one in described]
+        if not all(kinds):
+            raise Malformed("a metric is none")
+        if self._allowance is not None:
+            self._allowance.spend([name for names in kinds for name in names])
 
     def _parts(self, ask: dict[str, Any], hidden: bool = False) -> dict[str, Part]:
         """Return the site's parts of metrics, of which what is summed is hidden in a secure sum or goes to the server."""
         whose, request = messages.whose(ask.get("whose")), ask["parts"]
-        if not isinstance(request, dict):
-            raise Malformed("the metrics are none")
+        self._allow(request)
         problem, data = self._bound(whose)
-        parts = own_parts(problem, whose.number, data, self._held_out, request)
-        for part in parts.values():
+        found = own_parts(problem, whose.number, data, self._held_out, request)
+        for part in found.values():
             contribution.check_open(part.each if hidden else part, self._secure)
-        return parts
+        return found
 
     def _in_secret(self, ask: dict[str, Any], request: bytes) -> bytes:
         if self._desk is None:
@@ -158,12 +191,12 @@ class Worker:
             summed, apart = measures.own(self._parts(message, hidden=True))
             return Contribution({"each": apart}, fixed_point.pack(summed, self._secure), None)
         ask = messages.asked({**message, "id": exchange})
-        done: Any = wire.decode(self._exchange(ask, wire.encode(ask._asdict()), hidden=True))
+        done: Any = wire.decode(self._exchange(ask, hidden=True))
         total = contribution.weighted(done["replies"], message["secure"])
         what = given(ask, done["replies"], message["secure"])
         return Contribution({"state": done["state"]}, fixed_point.pack(total, self._secure), what)
 
-    def _exchange(self, ask: Ask, request: bytes, hidden: bool = False) -> bytes:
+    def _exchange(self, ask: Ask, hidden: bool = False) -> bytes:
         """Do what is asked for an exchange and return the reply, which is hidden in a secure sum or goes to the server."""
         key = f"{ask.id}#" if hidden else ask.id
         problem, data = self._bound(ask.whose)
@@ -172,12 +205,12 @@ class Worker:
             return reply_of(memory.answered)
         state, notes = memory.state(ask.state), memory.notes(ask.turn)
         replies, learnt, kept = [], None, dict(notes)
-        for nth, letter in enumerate(ask.letters):
+        for letter in ask.letters:
             note = notes.get(letter["place"])
             if ask.noted and note is None:
                 raise LostState
             _check_program(self._algorithm, letter["function"])
-            noise = None if self._secret is None else jnp.asarray(self._secret.key(request, nth))
+            noise = None if self._privacy is None or self._replayable else _fresh_key()
             client = problem, self._algorithm, data, ask.whose.number
             out, work = carry_out(*client, letter, state, note, self._privacy, noise)
             if self._privacy is not None and self._ledger is not None:
@@ -202,6 +235,8 @@ class Worker:
         from fedminimax.engines.federated.node_round import Here
 
         errand, node = gossip_messages.errand(ask), self._node
+        if MEASURES in ask:
+            self._allow(ask[MEASURES])
         if node is None or (node.run, node.whose) != (errand.run, errand.whose):
             problem, data = self._bound(errand.whose)
             here = Here(problem, self._algorithm, data, errand.whose.number)  # type: ignore[arg-type]
@@ -217,6 +252,8 @@ class Worker:
 
     def _bound(self, whose: Whose) -> tuple[Problem, ClientData]:
         """Return the problem as it is among so many clients, and the data as its loss wants them."""
+        if whose.clients > _MOST_CLIENTS or self._clients not in (None, whose.clients):  # for each of which there are numbers
+            raise Malformed("it is of a federation with another number of clients")
         if whose not in self._bindings:
             roll = RemoteClients.of(self._data.example, [self._data.total] * whose.clients, self._data.batching)
             problem, bound = self._problem.bind(roll)
@@ -229,6 +266,15 @@ def _own(data: ClientData | Tree) -> ClientData:
     if own.count != 1:
         raise InputError(f"A site has the data of one client, not of {own.count}: give clients.only(number).")
     return own
+
+
+def _fresh_key() -> jax.Array:
+    """Return a key for the noise of one reply, from the system's randomness.
+
+    It is kept nowhere: whoever reads the site's disk later cannot take off the noise of what was sent. Nor is it made of what
+    is asked: a question that comes again may be answered from other notes, and the difference would then have no noise.
+    """
+    return jnp.asarray(np.frombuffer(os.urandom(8), np.uint32))
 
 
 def _described(data: ClientData) -> dict[str, Any]:
@@ -251,6 +297,11 @@ def agreement(
         "the secure sum": "none" if secure is None else repr(secure),
         **_network(solved),
     }
+
+
+def counted(clients: int | None) -> dict[str, str]:
+    """Return what a site that knows the number of clients agrees on beside the rest."""
+    return {} if clients is None else {COUNT: str(clients)}
 
 
 def _network(problem: Any) -> dict[str, str]:
