@@ -13,9 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.data.generated import GeneratedClients
-from fedminimax.data.shards import ClientShard, deal
+from fedminimax.data.shards import ClientShard
 from fedminimax.engines.layout import AXIS
+from fedminimax.engines.mesh.dealt import Dealt
+from fedminimax.engines.mesh.halo import Halo, cut
 from fedminimax.errors import InputError
+from fedminimax.network import Network
 from fedminimax.players import Count, Tree
 
 EVERYWHERE, APART = PartitionSpec(), PartitionSpec(AXIS)
@@ -31,6 +34,7 @@ class Blocks:
         local: the block's examples, or what makes any client's.
         cuts: where blocks begin and end, [places + 1].
         sizes: how many examples each of all clients has, [N].
+        halo: of nodes, what leads from one to another; None: they are clients.
         count: N.
         smallest: the least size.
         largest: the greatest size.
@@ -42,6 +46,7 @@ class Blocks:
     local: ClientSource
     cuts: Any
     sizes: Any
+    halo: Halo | None
     count: int = field(metadata={"static": True})
     smallest: int = field(metadata={"static": True})
     largest: int = field(metadata={"static": True})
@@ -93,20 +98,28 @@ def own_share(clients: ClientSource, process: int, processes: int, devices: int)
     return clients
 
 
-def placed(share: ClientShard | GeneratedClients, mesh: Mesh) -> Blocks:
-    """Put a process's clients on its devices: the blocks of all processes together."""
+def placed(share: ClientShard | GeneratedClients, dealt: Dealt, mesh: Mesh, network: Network | None = None) -> Blocks:
+    """Put a process's clients on its devices: the blocks of all processes together.
+
+    Args:
+        share: the process's clients.
+        dealt: which of all clients are where.
+        mesh: all devices.
+        network: of nodes whose rows are where their data is; None: there is none, or all rows are everywhere.
+    """
     local: ClientSource = share if isinstance(share, GeneratedClients) else _local(share, mesh)
-    cuts = deal(share.sizes, mesh.size) if isinstance(share, GeneratedClients) else np.asarray(share.cuts)
-    cuts_there, sizes_there = everywhere((cuts, np.asarray(share.sizes)), mesh)
+    halo = None if network is None else apart(cut(network, dealt.cuts, dealt.process, dealt.each), mesh)
+    cuts_there, sizes_there = everywhere((dealt.cuts, np.asarray(share.sizes)), mesh)
     return Blocks(
         local,
         cuts_there,
         sizes_there,
+        halo,
         count=share.count,
         smallest=share.smallest,
         largest=share.largest,
         total=share.total,
-        most=int(np.diff(cuts).max()),
+        most=dealt.most,
         batching=share.batching,
     )
 
@@ -122,6 +135,7 @@ def specs(blocks: Blocks) -> Any:
         jax.tree.map(lambda _: APART, blocks.local),
         EVERYWHERE,
         EVERYWHERE,
+        jax.tree.map(lambda _: APART, blocks.halo),
         *(blocks.count, blocks.smallest, blocks.largest, blocks.total, blocks.most, blocks.batching),
     )
 
