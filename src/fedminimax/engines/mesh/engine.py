@@ -67,8 +67,8 @@ class Mesh:
         Every process calls it, before a run begins; a metric that cannot be had is refused.
         """
         place, channel = distributed.place(), self._channel()
-        share = placement.own_share(clients, place.process, place.processes, self.devices)
-        dealt = Dealt.of(share, place.process, place.processes, self.devices)
+        share = placement.own_share(clients, problem, place.process, place.processes, self.devices)
+        dealt = Dealt.of(share, problem, place.process, place.processes, self.devices)
         MeshJudge(problem, share, dealt, channel).check(metrics)
         if isinstance(share, ClientShard) and share.contents is None:
             share = replace(share, contents=contents(share, channel))
@@ -87,7 +87,7 @@ class Mesh:
     ) -> MeshExecution:
         """Begin a run (see :class:`~fedminimax.engines.execution.Engine`); every process does."""
         place, channel = distributed.place(), self._channel()
-        share = placement.own_share(clients, place.process, place.processes, self.devices)
+        share = placement.own_share(clients, problem, place.process, place.processes, self.devices)
         own = isinstance(algorithm, Decentralized) and type(algorithm).round is Decentralized.round
         layout = MeshLayout(
             self.strategy,

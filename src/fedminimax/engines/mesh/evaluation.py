@@ -114,12 +114,12 @@ class MeshJudge:
         for name in metrics:
             sums, each = zip(*(part[name] for part in found), strict=True)
             added = jax.tree.map(lambda *values: sum(values[1:], values[0]), *sums)
-            out[name] = Part(added, jax.tree.map(lambda *rows: np.concatenate(rows), *each))
+            out[name] = Part(added, jax.tree.map(lambda *rows: self._dealt.joined(rows), *each))
         return out
 
     def _own(self, metric: Metric, state: Tree | Rows) -> Part:
-        """Return this process's part of a metric: what is added up, and its clients' rows in order."""
-        state, first = (state.own, self._dealt.own.start) if isinstance(state, Rows) else (state, 0)
+        """Return this process's part of a metric: what is added up, and its clients' rows as they are dealt."""
+        state, apart = (state.own, True) if isinstance(state, Rows) else (state, False)
         held: list[ClientData] = []
 
         def number(data: ClientData) -> int:
@@ -130,21 +130,22 @@ class MeshJudge:
         sources = [self._source(data) for data in [None, *held]]
         weights = np.asarray(self._problem.client_weights(parts.measured_on(metric, self._roll)))  # type: ignore[arg-type]
         kinds, arrays = _split(described)
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for client in self._dealt.own:
-            groups.setdefault(tuple(int(s.sizes[client]) for s in sources), []).append(client)
+        own, groups = self._dealt.own, dict[tuple[int, ...], list[int]]()
+        for place, client in enumerate(own):
+            groups.setdefault(tuple(int(s.sizes[client]) for s in sources), []).append(place)
         total: Tree = None
         rows: dict[int, Tree] = {}
-        for sizes, clients in groups.items():
+        for sizes, places in groups.items():
             compute = _of_group(self._problem, kinds, sizes, tuple(s.batching for s in sources))
-            ids = np.asarray(clients, np.int32)
+            ids = np.asarray(own[places], np.int32)
             starts = tuple(np.asarray(s.starts[ids], np.int32) for s in sources)
             fields = tuple(s.fields for s in sources)
-            part = compute(arrays, fields, self._roll, state, ids, ids - np.int32(first), starts, weights[ids])
+            at = np.asarray(places, np.int32) if apart else ids
+            part = compute(arrays, fields, self._roll, state, ids, at, starts, weights[ids])
             part = jax.tree.map(np.asarray, part)
             total = part.sum if total is None else jax.tree.map(np.add, total, part.sum)
-            rows |= {client: jax.tree.map(lambda a, k=k: a[k], part.each) for k, client in enumerate(clients)}
-        return Part(total, jax.tree.map(lambda *each: np.stack(each), *(rows[client] for client in sorted(rows))))
+            rows |= {place: jax.tree.map(lambda a, k=k: a[k], part.each) for k, place in enumerate(places)}
+        return Part(total, jax.tree.map(lambda *each: np.stack(each), *(rows[place] for place in sorted(rows))))
 
     def _source(self, data: ClientData | None) -> _Source:
         if data is not None:
@@ -153,7 +154,7 @@ class MeshJudge:
         if isinstance(share, GeneratedClients):  # nothing is there, and nothing is asked of it
             return _Source({}, np.zeros(share.count, np.int32), np.zeros(share.count, np.int32), share.batching)
         starts = np.zeros(share.count, np.int64)
-        starts[share.own.start : share.own.stop] = self._places
+        starts[share.own] = self._places
         return _Source(self._fields, starts, np.asarray(share.sizes), share.batching)
 
     @functools.cached_property
@@ -166,7 +167,7 @@ class MeshJudge:
         share = self._share
         assert isinstance(share, ClientShard)
         starts = share.starts().reshape(share.devices, -1)
-        return np.concatenate([starts[k, : b - a] + k * share.rows for k, (a, b) in enumerate(share.blocks())])
+        return np.concatenate([starts[k, : len(own)] + k * share.rows for k, own in enumerate(share.blocks())])
 
 
 class _Kinds(NamedTuple):

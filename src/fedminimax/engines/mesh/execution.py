@@ -52,7 +52,7 @@ class MeshExecution(Simulation):
         channel: Channel,
     ):
         self._channel, self._share = channel, share
-        self._dealt, self._in_place = program.layout.dealt(share), program.layout.in_place
+        self._dealt, self._in_place = program.dealt(share), program.layout.in_place
         self._judge_parts = MeshJudge(program.problem, share, self._dealt, channel)
         with channel.meeting():
             super().__init__(program, share, algorithm, seed, trace, self._shared(start), None)

@@ -1,7 +1,7 @@
 """One exchange between neighbours whose rows are on many devices: only rows on edges that are cut go from one to another.
 
-The rows that a device p needs of the device p - s are sent by one permutation for each shift s: for a ring, two of them. What came
-is added up along its edges before the next comes: a device never holds more than its own rows, and those of one other.
+The rows that a device p needs of the device p - s are sent by one permutation for each shift s: for a ring, two of them. What
+came is added up along its edges before the next comes: a device never holds more than its own rows, and those of one other.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from fedminimax.edges import Edges, along_edges
 from fedminimax.engines.layout import AXIS
+from fedminimax.engines.mesh.dealt import Dealt
 from fedminimax.engines.mesh.packing import packed_bytes, summed
 from fedminimax.federation.guard import finite
 from fedminimax.network import Network
@@ -56,20 +57,13 @@ class Halo:
     degrees: Any
 
 
-def cut(network: Network, cuts: np.ndarray, process: int, each: int) -> Halo:
-    """Return what the devices of a process need of a network that is cut into blocks of nodes.
-
-    Args:
-        network: the network.
-        cuts: where blocks begin and end, [places + 1].
-        process: which process this is.
-        each: how many blocks it has.
-    """
-    places, most = len(cuts) - 1, int(np.diff(cuts).max())
-    mine = range(process * each, (process + 1) * each)
-    nodes = np.arange(network.count)
-    owner = (np.searchsorted(cuts, nodes, side="right") - 1).astype(np.int64)
-    row = nodes - np.asarray(cuts, np.int64)[owner]
+def cut(network: Network, dealt: Dealt) -> Halo:
+    """Return what the devices of a process need of a network whose nodes are dealt out."""
+    cuts, most = np.asarray(dealt.cuts, np.int64), dealt.most
+    places, mine = len(cuts) - 1, range(dealt.process * dealt.each, (dealt.process + 1) * dealt.each)
+    at = np.arange(network.count) if dealt.order is None else np.argsort(dealt.order)
+    owner = np.searchsorted(cuts, at, side="right") - 1
+    row = at - cuts[owner]
     degrees = _scattered(owner, row, network.degrees, mine, most)
     if network.ends is None:
         return Halo(None, (), degrees)

@@ -43,10 +43,6 @@ class MeshLayout(Layout):
     in_place: bool = False
     """Whether the state is nodes' rows, each where the node is."""
 
-    def dealt(self, clients: ClientShard | GeneratedClients) -> Dealt:
-        """Return which of some clients are where."""
-        return Dealt.of(clients, self.process, self.places // self.each, self.each)
-
 
 class MeshRound(SimulatedRound):
     """A round of which every device carries out its own clients' part."""
@@ -86,7 +82,7 @@ class MeshRound(SimulatedRound):
         """Run the program for this device's nodes on their own rows, of which nothing leaves it."""
         most, (first, last) = self.data.most, self.data.first_and_last()
         nodes = jnp.minimum(jnp.arange(most), last - first - 1)  # the last one fills up
-        own = request._replace(ids=(first + nodes).astype(jnp.int32), present=jnp.arange(most) < last - first)
+        own = request._replace(ids=self.data.numbers(nodes), present=jnp.arange(most) < last - first)
         if most * self.layout.places > self.data.count:
             own = own._replace(per_client=jax.tree.map(lambda a: a[nodes], request.per_client))
         width = self._width(most)
@@ -166,8 +162,13 @@ class MeshProgram(Program):
         assert isinstance(clients, (ClientShard, GeneratedClients))
         weights = np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
         network = self.problem.network if self.layout.in_place else None  # type: ignore[union-attr]
-        blocks = placement.placed(clients, self.layout.dealt(clients), self.mesh, network)
+        blocks = placement.placed(clients, self.dealt(clients), self.mesh, network)
         return Placed(blocks, self.everywhere(weights))  # type: ignore[arg-type]
+
+    def dealt(self, clients: ClientShard | GeneratedClients) -> Dealt:
+        """Return which of some clients are where."""
+        layout = self.layout
+        return Dealt.of(clients, self.problem, layout.process, layout.places // layout.each, layout.each)
 
     def first_rows(self, algorithm: Algorithm, state: Tree | None, dealt: Dealt) -> Tree:
         """Return the rows of this process's nodes that the first round starts from: those of a state, or the method's own."""
