@@ -146,7 +146,7 @@ def _rounds(run, place) -> None:
 
 
 def conform(asked: argparse.Namespace) -> None:
-    """Compare every method with the simulator, in float64."""
+    """Compare every method with the simulator, in float64; those on networks on a ring, and one of them on other graphs too."""
     place = _join()
     import jax
 
@@ -154,21 +154,24 @@ def conform(asked: argparse.Namespace) -> None:
     import fedminimax as fm
     from fedminimax import problems
     from fedminimax.network import Network
-    from fedminimax.problems import PersonalizedProblem, RobustProblem
+    from fedminimax.problems import RobustProblem
     from fedminimax.testing.contract import close, same_costs
 
     sys.path.insert(0, str(HERE.parent / "tests" / "algorithms"))
     from roster import NODES, ROSTER
 
-    tasks = {
-        RobustProblem: problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5),
-        PersonalizedProblem: problems.personalized_quadratic(Network.ring(7), examples=6, noise=0.3),
-    }
+    robust = problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
     shared, told = problems.quadratic(7, examples=6, noise=0.3, weights=[1, 2, 3, 1, 2, 3, 1]), []
-    for row in [*ROSTER, *NODES]:
-        if asked.rows and row.name not in asked.rows:
+    on = lambda network: problems.personalized_quadratic(network, examples=6, noise=0.3)
+    ring, mixes = on(Network.ring(7)), next(row for row in NODES if isinstance(row.algorithm, fm.DecentralizedExtraGradient))
+    cases = [(row.name, row, robust if row.kind is RobustProblem else shared) for row in ROSTER]
+    cases += [(row.name, row, ring) for row in NODES]
+    graphs = {"star": Network.star(7), "complete": Network.complete(7), "random": Network.random(40, 5)}
+    graphs["dense"] = Network.random(66, 12)
+    cases += [(f"{mixes.name}-{name}", mixes, on(graph)) for name, graph in graphs.items()]
+    for name, row, task in cases:
+        if asked.rows and name not in asked.rows:
             continue
-        task = tasks.get(row.kind, shared)
         options = {"rounds": 5, "seed": 3, "eval_every": 5, "progress": False}
         go = functools.partial(fm.run, task.problem, task.clients, row.algorithm, **options)
         there = go(engine="mesh")
@@ -178,9 +181,9 @@ def conform(asked: argparse.Namespace) -> None:
                 close(there.state, here.state, 1e-10)
                 close(there.client_states, here.client_states, 1e-10)
                 same_costs(there, here)
-                told.append(f"{row.name}: equal to 1e-10")
+                told.append(f"{name}: equal to 1e-10")
             except AssertionError as error:
-                told.append(f"{row.name}: DIFFERS: {' '.join(str(error).split())[:200]}")
+                told.append(f"{name}: DIFFERS: {' '.join(str(error).split())[:200]}")
     if place.leads:
         Path(asked.answer).write_text(json.dumps({"rows": told}))
 

@@ -59,7 +59,7 @@ FORMS = {
 def test_every_form_of_an_exchange_is_the_sum_over_sound_edges(form, x64, monkeypatch):
     """On the complete graph x minus the mean, with many edges a dense product, else a sum over them, in parts if many."""
     network, at_once = FORMS[form], 60 if form == "edges_in_parts" else 1 << 18
-    monkeypatch.setattr("fedminimax.network._AT_ONCE", at_once)
+    monkeypatch.setattr("fedminimax.edges._AT_ONCE", at_once)
     x = np.random.default_rng(1).normal(size=(network.count, 3)) + 5.0
     sound = np.arange(network.count) % 7 != 2
     i, j = network.edges.T

@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedminimax import checks
+from fedminimax import checks, cutting
+from fedminimax.edges import Edges, along_edges
 from fedminimax.errors import InputError
-from fedminimax.players import Tree
+from fedminimax.players import Array, Tree
 
 # networkx and SciPy are imported where they are used: a ring, a star or a server needs neither.
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _ALL_EIGENVALUES = 600
 """Nodes up to which all eigenvalues are computed at once."""
 _DENSE_FROM, _DENSITY = 64, 0.1
 """An exchange is a product with a dense matrix from so many nodes on, where more than this share of its entries is not zero."""
-_AT_ONCE = 1 << 18
-"""The numbers that an exchange along edges holds at once, few enough for a cache: it goes through the edges in such parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +250,18 @@ class Network:
         begin, end = self.adjacency.indptr[node : node + 2]
         return sorted(zip(self.adjacency.indices[begin:end].tolist(), self.adjacency.data[begin:end].tolist(), strict=True))
 
+    def order(self, sizes: Array | Sequence[int], places: int) -> np.ndarray | None:
+        """Return an order of the nodes in which neighbours are near each other: blocks of it are cut from few others.
+
+        It is that of Cuthill and McKee (1969), reversed, where that cuts fewer rows off than the nodes' own numbers do; None:
+        they do. All processes find the same one without asking each other.
+
+        Args:
+            sizes: how many examples each node has: blocks have about as many.
+            places: into how many blocks the nodes are dealt out.
+        """
+        return None if self.ends is None or self.dense else cutting.order(self.ends, np.asarray(sizes), places)
+
     # -- eigenvalues ---------------------------------------------------------------------------------------------------
 
     @functools.cached_property
@@ -279,6 +290,11 @@ class Network:
 
     # -- one exchange --------------------------------------------------------------------------------------------------
 
+    @property
+    def dense(self) -> bool:
+        """Whether there are so many edges that an exchange is faster as a product with a dense matrix."""
+        return self.count >= _DENSE_FROM and 2 * self.edge_count > _DENSITY * self.count**2
+
     def product(self, rows: Tree, sound: Any = None) -> Tree:
         """Return W X: node i's row is sum_j a_ij (x_i - x_j).
 
@@ -290,8 +306,7 @@ class Network:
             sound: which nodes' rows count, [M]; edges of the others carry nothing, and their rows of the result are zero. None:
                 all count.
         """
-        dense = self.count >= _DENSE_FROM and 2 * self.edge_count > _DENSITY * self.count**2
-        form = self._by_mean if self.ends is None else self._by_matrix if dense else self._by_edges
+        form = self._by_mean if self.ends is None else self._by_matrix if self.dense else self._by_edges
 
         def one(x: jax.Array) -> jax.Array:
             flat = jnp.asarray(x).reshape(self.count, -1)
@@ -318,23 +333,11 @@ class Network:
 
     def _by_edges(self, x: jax.Array, good: Any) -> jax.Array:
         """Return the sum over edges, a part of them at a time."""
-        part, inside = max(1, _AT_ONCE // max(1, x.shape[1])), "promise_in_bounds"
         i, j = (jnp.asarray(ends) for ends in self.edges.T)
         a = jnp.asarray(self.weights, x.dtype)
         if good is not None:
             a = jnp.where((good[i] & good[j])[:, 0], a, 0)
-
-        def add(total: jax.Array, edges: Any) -> tuple[jax.Array, None]:
-            i, j, a = edges
-            along = a[:, None] * (x.at[i].get(mode=inside) - x.at[j].get(mode=inside))
-            return total.at[i].add(along, mode=inside).at[j].add(-along, mode=inside), None
-
-        nothing, whole = jnp.zeros_like(x), len(self.edges) // part * part
-        if whole == 0:
-            return add(nothing, (i, j, a))[0]
-        parts = tuple(v[:whole].reshape(-1, part) for v in (i, j, a))
-        total, _ = jax.lax.scan(add, nothing, parts)
-        return add(total, (i[whole:], j[whole:], a[whole:]))[0]
+        return along_edges(jnp.zeros_like(x), x, x, Edges(i, j, a), back=True)
 
     def plot(self, values: Any = None, *, label: str = "", ax: Axes | None = None, seed: int = 0) -> Axes:
         """Draw the graph, its nodes coloured by a metric.

@@ -12,6 +12,7 @@ place = distributed.join()
 import jax
 
 jax.config.update("jax_enable_x64", True)
+import networkx as nx
 import numpy as np
 
 import fedminimax as fm
@@ -20,7 +21,7 @@ from fedminimax.problems import RobustProblem
 from fedminimax.testing.contract import close, same_costs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "algorithms"))
-from roster import ROSTER
+from roster import NODES, ROSTER
 
 ROWS = ROSTER[::3]
 SCAFFOLD = fm.Scaffold(lr_x=0.02, local_steps=3, batch_size=4, cohort_size=3)
@@ -47,6 +48,35 @@ def conform():
             same_costs(there, here)
             for name, values in here.history.items():
                 np.testing.assert_allclose(there.history[name], values, rtol=1e-9)
+
+
+class _Looks:
+    """Looks at the state, all rows of it, in mid-run."""
+
+    def on_rounds(self, run):
+        self.seen = run.state
+
+
+def nodes():
+    """Compare methods on networks with the simulator: a ring that must be put in order, and a star."""
+    graph = nx.Graph()
+    graph.add_nodes_from(range(8))
+    graph.add_edges_from((3 * k % 8, 3 * (k + 1) % 8) for k in range(8))
+    ring, (*_, sliding, _, coins, _) = fm.Network.from_graph(graph), NODES
+    for network, row in ((ring, sliding), (fm.Network.star(7), coins)):
+        task, looks = problems.personalized_quadratic(network, examples=6, noise=0.3), _Looks()
+        measured = [metrics.NodeLoss(each=True), metrics.Residual(), metrics.Consensus()]
+        options = {"seed": 3, "eval_every": 2, "progress": False, "metrics": measured}
+        go = lambda engine, **more: fm.run(task.problem, task.clients, row.algorithm, engine=engine, **options, **more)  # noqa: B023
+        begun = go("mesh", rounds=2)
+        there = go("mesh", rounds=2, start=begun, observers=[looks])
+        if place.leads:
+            here = go(fm.Simulator("vmap", 1), rounds=4)
+            close(there.state, here.state, 1e-10)
+            close(looks.seen, here.state, 1e-10)
+            same_costs(there, here)
+            for name, values in here.history.items():
+                np.testing.assert_allclose(there.history[name], values, rtol=1e-9, atol=1e-12)
 
 
 class _Falls:
@@ -82,6 +112,7 @@ def scaffold(folder, falls=False):
 if __name__ == "__main__":
     if sys.argv[1] == "conform":
         conform()
+        nodes()
     else:
         result = scaffold(Path(sys.argv[2]), falls=sys.argv[1] == "fall")
         result.save(f"{sys.argv[2]}-{place.process}.fmx")

@@ -263,18 +263,19 @@ class ClientData:
         own = jax.tree.map(np.array, self[client])
         return ClientData(own, np.zeros(1, np.int32), np.full(1, size, np.int32), size, size, self.batching)
 
-    def shard(self, process: int, processes: int, devices: int = 1) -> ClientShard:
+    def shard(self, process: int, processes: int, devices: int = 1, order: np.ndarray | None = None) -> ClientShard:
         """Return a copy of the examples of one process's clients, which knows of the others how many they have.
 
         Args:
             process: whose: 0, 1, ...
             processes: over how many the clients are dealt out, in contiguous blocks that have about as many examples each.
             devices: how many blocks each process has.
+            order: of the clients, from which blocks are cut (see :meth:`Network.order`); None: as they are numbered.
         """
         from fedminimax.data.shards import ClientShard
 
-        sizes = np.asarray(self.sizes)
-        return ClientShard.read(self.__getitem__, sizes, process, processes, devices=devices, batching=self.batching)
+        options: dict[str, Any] = {"devices": devices, "batching": self.batching, "order": order}
+        return ClientShard.read(self.__getitem__, np.asarray(self.sizes), process, processes, **options)
 
     def with_batching(self, batching: str) -> ClientData:
         """Return the same data with minibatches drawn with "replacement" or by reshuffled "epochs"."""

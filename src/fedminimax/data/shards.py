@@ -1,7 +1,8 @@
 """A process's share of the clients: the examples of its own, and of all others no more than how many they have.
 
 Clients are dealt out in contiguous blocks, one for each place (a device of a process), such that the largest block has as few
-examples as can be. All blocks have arrays of one length, as programs that run everywhere need: the shorter are filled up.
+examples as can be; nodes of a network in an order in which neighbours are near each other. All blocks have arrays of one
+length, as programs that run everywhere need: the shorter are filled up.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class ClientShard:
         rows: how many examples there is room for in a block.
         batching: "replacement" or "epochs".
         contents: of each field a description of all clients' examples, once the processes have told each other.
+        order: of the clients, from which blocks are cut, [N]; None: as they are numbered.
     """
 
     fields: Tree
@@ -87,6 +89,7 @@ class ClientShard:
     rows: int = field(metadata={"static": True})
     batching: str = field(default=REPLACEMENT, metadata={"static": True})
     contents: tuple[str, ...] | None = field(default=None, metadata={"static": True})
+    order: Any = None
 
     @classmethod
     def read(
@@ -98,6 +101,7 @@ class ClientShard:
         *,
         devices: int = 1,
         batching: str = REPLACEMENT,
+        order: Sequence[int] | np.ndarray | None = None,
     ) -> ClientShard:
         """Load the examples of a process's own clients, one client after another, and nothing of the others.
 
@@ -108,27 +112,31 @@ class ClientShard:
             processes: how many processes there are.
             devices: how many devices each of them has.
             batching: how minibatches are drawn.
+            order: of the clients, from which blocks are cut, such as ``network.order(sizes, processes)``, by which neighbours
+                are near each other; None: as they are numbered. All processes must give the same.
         """
         if batching not in (REPLACEMENT, EPOCHS):
             raise InputError(f"batching must be 'replacement' or 'epochs', not {batching!r}.")
         known = np.asarray(sizes, np.int32)
         if known.ndim != 1 or known.size == 0 or known.min() < 1:
             raise InputError("sizes must have a number of examples, at least 1, for each client.")
-        cuts = _dealt(known, process, processes, devices)
-        ends = np.concatenate([[0], np.cumsum(known, dtype=np.int64)])
+        numbers = np.arange(len(known)) if order is None else _checked_order(order, len(known))
+        cuts = _dealt(known[numbers], process, processes, devices)
+        ends = np.concatenate([[0], np.cumsum(known[numbers], dtype=np.int64)])
         rows = int(np.diff(ends[cuts]).max())
         room: Tree = None
         for block in range(devices):
             first, last = cuts[process * devices + block], cuts[process * devices + block + 1]
-            for client in range(int(first), int(last)):
+            for place in range(int(first), int(last)):
+                client = int(numbers[place])
                 own = jax.tree.map(np.asarray, read(client))
                 _check(own, client, int(known[client]))
                 if room is None:
                     room = jax.tree.map(lambda a: _room(devices * rows, a), own)
-                at = block * rows + int(ends[client] - ends[first])
+                at = block * rows + int(ends[place] - ends[first])
                 jax.tree.map(lambda all_, part, at=at: _put(all_, part, at), room, own)
         static = int(known.min()), int(known.max()), int(ends[-1]), rows
-        return cls(room, known, cuts, process, processes, devices, *static, batching)
+        return cls(room, known, cuts, process, processes, devices, *static, batching, None, None if order is None else numbers)
 
     @property
     def count(self) -> int:
@@ -141,15 +149,15 @@ class ClientShard:
         return int(np.diff(np.asarray(self.cuts)).max())
 
     @property
-    def own(self) -> range:
+    def own(self) -> list[int]:
         """The numbers of this process's clients."""
-        first, last = (int(self.cuts[k * self.devices]) for k in (self.process, self.process + 1))
-        return range(first, last)
+        return [int(client) for block in self.blocks() for client in block]
 
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """Return the first client of each block of this process, and the one after its last."""
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Return the numbers of the clients of each block of this process."""
         for k in range(self.process * self.devices, (self.process + 1) * self.devices):
-            yield int(self.cuts[k]), int(self.cuts[k + 1])
+            first, last = int(self.cuts[k]), int(self.cuts[k + 1])
+            yield np.arange(first, last) if self.order is None else np.asarray(self.order)[first:last]
 
     def starts(self) -> np.ndarray:
         """Return where each of this process's clients begins within its block, [devices * block_clients]; zeros fill up."""
@@ -161,15 +169,15 @@ class ClientShard:
 
     def _by_block(self, numbers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         out = np.zeros((self.devices, self.block_clients), np.int32)
-        for k, (first, last) in enumerate(self.blocks()):
-            out[k, : last - first] = numbers(np.asarray(self.sizes)[first:last])
+        for k, clients in enumerate(self.blocks()):
+            out[k, : len(clients)] = numbers(np.asarray(self.sizes)[clients])
         return out.reshape(-1)
 
     def place(self, client: int) -> int:
         """Return where a client of this process begins in ``fields``."""
-        for k, (first, last) in enumerate(self.blocks()):
-            if first <= client < last:
-                return k * self.rows + int(np.sum(np.asarray(self.sizes)[first:client]))
+        for k, clients in enumerate(self.blocks()):
+            if (found := np.flatnonzero(clients == client)).size:
+                return k * self.rows + int(np.sum(np.asarray(self.sizes)[clients[: found[0]]]))
         raise InputError(f"The examples of client {client} are with another process: this is {self!r}.")
 
     def __getitem__(self, client: int) -> Tree:
@@ -228,7 +236,7 @@ class ClientShard:
 
     def __repr__(self) -> str:
         whose = f"process {self.process} of {self.processes}"
-        return f"ClientShard(clients {self.own.start} to {self.own.stop - 1} of {self.count}, {whose})"
+        return f"ClientShard({len(self.own)} of {self.count} clients, {whose})"
 
 
 def _dealt(sizes: np.ndarray, process: int, processes: int, devices: int) -> np.ndarray:
@@ -237,6 +245,13 @@ def _dealt(sizes: np.ndarray, process: int, processes: int, devices: int) -> np.
     if not 0 <= process < processes:
         raise InputError(f"process is {process}, but there are {processes}: they are numbered from 0.")
     return deal(sizes, processes * devices)
+
+
+def _checked_order(order: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
+    numbers = np.asarray(order)
+    if numbers.shape != (count,) or (np.sort(numbers) != np.arange(count)).any():
+        raise InputError(f"order must have each of the clients' numbers, 0 to {count - 1}, once.")
+    return numbers.astype(np.int32)
 
 
 def _room(rows: int, like: np.ndarray) -> np.ndarray:

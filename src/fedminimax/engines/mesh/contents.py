@@ -7,6 +7,7 @@ follows from theirs: the first is moved up by the length of the second, and they
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -24,23 +25,31 @@ _ONE, _X = 1 << 31, 1 << 30
 def contents(share: ClientShard, channel: Channel) -> tuple[str, ...]:
     """Return the description of each field of all clients' examples, as of the data in one piece."""
     leaves = jax.tree.leaves(share.fields)
-    ends = np.concatenate([[0], np.cumsum(np.asarray(share.sizes), dtype=np.int64)])
-    own: list[list[int]] = []
-    for leaf in leaves:
-        check, length = 0, 0
-        for k, (first, last) in enumerate(share.blocks()):
-            rows = np.ascontiguousarray(leaf[k * share.rows : k * share.rows + int(ends[last] - ends[first])])
-            raw = rows.reshape(-1).view(np.uint8).data
-            check, length = zlib.crc32(raw, check), length + len(raw)
-        own.append([check, length])
+    own = [[_piece(leaf, first, rows) for first, rows in _pieces(share)] for leaf in leaves]
     found: list[Any] = [wire.decode(part) for part in channel.collect(wire.encode(own), everybody=True)]
     texts = []
     for number, leaf in enumerate(leaves):
         check = 0
-        for part in found:
-            check = joined(check, *part[number])
+        for _, *piece in sorted(piece for part in found for piece in part[number]):  # in the clients' order
+            check = joined(check, *piece)
         texts.append(f"{leaf.dtype.name}{[share.total, *leaf.shape[1:]]} {check:08x}")
     return tuple(texts)
+
+
+def _pieces(share: ClientShard) -> Iterator[tuple[int, slice]]:
+    """Return, of each run of clients that follow on each other, the first, and where their examples are."""
+    sizes = np.asarray(share.sizes)
+    for k, clients in enumerate(share.blocks()):
+        begin = k * share.rows
+        for run in np.split(clients, np.flatnonzero(np.diff(clients) != 1) + 1):
+            end = begin + int(sizes[run].sum())
+            yield int(run[0]), slice(begin, end)
+            begin = end
+
+
+def _piece(leaf: np.ndarray, first: int, rows: slice) -> list[int]:
+    raw = np.ascontiguousarray(leaf[rows]).reshape(-1).view(np.uint8).data
+    return [first, zlib.crc32(raw), len(raw)]
 
 
 def joined(first: int, second: int, length: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedminimax import checks, distributed
 from fedminimax.algorithms.base import Algorithm
+from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.data.clients import ClientSource
 from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import Snapshot
@@ -15,6 +16,7 @@ from fedminimax.engines.layout import AUTO, Layout, Strategy
 from fedminimax.engines.mesh import placement
 from fedminimax.engines.mesh.channel import Channel
 from fedminimax.engines.mesh.contents import contents
+from fedminimax.engines.mesh.dealt import Dealt
 from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.execution import MeshExecution
 from fedminimax.engines.mesh.rounds import MeshLayout, MeshProgram
@@ -65,8 +67,9 @@ class Mesh:
         Every process calls it, before a run begins; a metric that cannot be had is refused.
         """
         place, channel = distributed.place(), self._channel()
-        share = placement.own_share(clients, place.process, place.processes, self.devices)
-        MeshJudge(problem, share, channel).check(metrics)
+        share = placement.own_share(clients, problem, place.process, place.processes, self.devices)
+        dealt = Dealt.of(share, problem, place.process, place.processes, self.devices)
+        MeshJudge(problem, share, dealt, channel).check(metrics)
         if isinstance(share, ClientShard) and share.contents is None:
             share = replace(share, contents=contents(share, channel))
         return share
@@ -84,8 +87,15 @@ class Mesh:
     ) -> MeshExecution:
         """Begin a run (see :class:`~fedminimax.engines.execution.Engine`); every process does."""
         place, channel = distributed.place(), self._channel()
-        share = placement.own_share(clients, place.process, place.processes, self.devices)
-        layout = MeshLayout(self.strategy, places=place.processes * self.devices, each=self.devices)
+        share = placement.own_share(clients, problem, place.process, place.processes, self.devices)
+        own = isinstance(algorithm, Decentralized) and type(algorithm).round is Decentralized.round
+        layout = MeshLayout(
+            self.strategy,
+            places=place.processes * self.devices,
+            each=self.devices,
+            process=place.process,
+            in_place=own,
+        )
         program = MeshProgram.of(problem, algorithm, conditions, layout)
         return MeshExecution(program, share, algorithm, seed, trace, start, channel)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +14,11 @@ import numpy as np
 from fedminimax import wire
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.generated import GeneratedClients
-from fedminimax.data.shards import ClientShard, deal
+from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import Progress, Snapshot
 from fedminimax.engines.mesh import placement
 from fedminimax.engines.mesh.channel import Channel
-from fedminimax.engines.mesh.evaluation import MeshJudge
+from fedminimax.engines.mesh.evaluation import MeshJudge, Rows
 from fedminimax.engines.mesh.rounds import MeshProgram
 from fedminimax.engines.simulated_round import Given
 from fedminimax.engines.simulator import Simulation
@@ -30,7 +29,7 @@ from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context
 from fedminimax.players import Tree
 
-_ADVANCE, _SNAPSHOT, _EVALUATE, _RESULT = "advance", "snapshot", "evaluate", "result"
+_ADVANCE, _SNAPSHOT, _STATE, _EVALUATE, _RESULT = "advance", "snapshot", "state", "evaluate", "result"
 
 
 class MeshExecution(Simulation):
@@ -53,8 +52,8 @@ class MeshExecution(Simulation):
         channel: Channel,
     ):
         self._channel, self._share = channel, share
-        self._judge_parts = MeshJudge(program.problem, share, channel)
-        self._cuts = deal(share.sizes, program.mesh.size) if isinstance(share, GeneratedClients) else np.asarray(share.cuts)
+        self._dealt, self._in_place = program.dealt(share), program.layout.in_place
+        self._judge_parts = MeshJudge(program.problem, share, self._dealt, channel)
         with channel.meeting():
             super().__init__(program, share, algorithm, seed, trace, self._shared(start), None)
         everywhere = program.everywhere
@@ -71,10 +70,21 @@ class MeshExecution(Simulation):
         return Snapshot(*wire.decode(told)) if told else None
 
     def _begin(self, state: Tree | None) -> None:
-        program, most = self._program, int(np.diff(self._cuts).max())
-        carry = program.spread(program.first(self._given.algorithm, state), program.layout.each * most)
+        program, algorithm = self._program, self._given.algorithm
+        rows = program.first_rows(algorithm, state, self._dealt) if self._in_place else None
+        carry = program.spread(program.first(algorithm, state if rows is None else rows), len(self._dealt.numbers()))
         own = placement.apart(carry.client_states, program.mesh)
-        self._carry = carry._replace(state=program.everywhere(carry.state), client_states=own)
+        there = program.everywhere(carry.state) if rows is None else placement.apart(carry.state, program.mesh)
+        self._carry = carry._replace(state=there, client_states=own)
+
+    @property
+    def state(self) -> Tree:
+        """The algorithm's state after the last round; of nodes, process 0 alone has all rows, and the others nothing."""
+        if not self._in_place:
+            return self._carry.state
+        self._say(_STATE)
+        with uninterrupted():
+            return self._whole(self._carry.state)
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -97,8 +107,9 @@ class MeshExecution(Simulation):
         """Return all that the run goes on from, with the clients' states from all processes; process 0 alone has them."""
         self._say(_SNAPSHOT)
         with uninterrupted():
-            state = jax.tree.map(np.asarray, self._carry.state)
-            return Snapshot(state, self._all_states(), self.round)
+            state = self._carry.state
+            state = self._whole(state) if self._in_place else jax.tree.map(np.asarray, state)
+            return Snapshot(state, self._whole(self._carry.client_states), self.round)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from there; every process has been told where that is."""
@@ -106,43 +117,26 @@ class MeshExecution(Simulation):
         self.round = snapshot.round
         if snapshot.client_states is None:
             return
-        most = int(np.diff(self._cuts).max())
-        blocks = self._blocks()
-
-        def own(all_: Tree, like: jax.Array) -> np.ndarray:
-            out = np.zeros((len(blocks) * most, *np.shape(all_)[1:]), like.dtype)
-            for k, (first, last) in enumerate(blocks):
-                out[k * most : k * most + last - first] = np.asarray(all_)[first:last]
-            return out
-
+        own = lambda all_, like: self._dealt.part(all_).astype(like.dtype)
         states = jax.tree.map(own, snapshot.client_states, self._carry.client_states)
         self._carry = self._carry._replace(client_states=placement.apart(states, self._program.mesh))
 
-    def _blocks(self) -> list[tuple[int, int]]:
-        each, process = self._program.layout.each, self._channel.place.process
-        cuts = self._cuts[process * each : (process + 1) * each + 1]
-        return [(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
+    def _own(self, tree: Tree) -> Tree:
+        """Return this process's rows of what is spread over all."""
+        return jax.tree.map(lambda leaf: self._dealt.rows(placement.own_part(leaf)), tree)
 
-    def _all_states(self) -> Tree:
-        """Return the states of all clients, [N, ...], at process 0; None elsewhere, or where there are none."""
-        if self._carry.client_states is None:
-            return None
-        most, blocks = int(np.diff(self._cuts).max()), self._blocks()
-        leaves, structure = jax.tree.flatten(self._carry.client_states)
-        own = [placement.own_part(leaf) for leaf in leaves]
-        rows = [np.concatenate([part[k * most : k * most + b - a] for k, (a, b) in enumerate(blocks)]) for part in own]
-        found = self._channel.collect(wire.encode(rows))
-        if not found:
-            return None
-        parts: list[Any] = [wire.decode(part) for part in found]
-        return jax.tree.unflatten(structure, [np.concatenate(rows) for rows in zip(*parts, strict=True)])
+    def _whole(self, tree: Tree) -> Tree:
+        """Return the rows of all clients, [N, ...], at process 0; None elsewhere, or where there are none."""
+        return None if tree is None else self._dealt.gathered(self._own(tree), self._channel)
 
     def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return every number of every metric at the state: from the processes' parts, put together at process 0."""
         if not metrics:
             return {}
         self._say(_EVALUATE)
-        return self._judge_parts(metrics, self._carry.state, Context.at(self.round, costs))
+        state = self._carry.state
+        held = Rows(self._own(state)) if self._in_place else state
+        return self._judge_parts(metrics, held, Context.at(self.round, costs))
 
     def ended(self, record: Callable[[], dict[str, Any]]) -> None:
         """Tell the others what came of the run, so that each returns it."""
@@ -168,6 +162,8 @@ class MeshExecution(Simulation):
             self.advance(int(number))
         elif word == _SNAPSHOT:
             self.snapshot()
+        elif word == _STATE:
+            _ = self.state
         elif word == _EVALUATE:
             self.evaluate(metrics or {})
         return word != _RESULT

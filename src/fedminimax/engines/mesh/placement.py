@@ -13,10 +13,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedminimax.data.clients import ClientData, ClientSource
 from fedminimax.data.generated import GeneratedClients
-from fedminimax.data.shards import ClientShard, deal
+from fedminimax.data.shards import ClientShard
 from fedminimax.engines.layout import AXIS
+from fedminimax.engines.mesh.dealt import Dealt, order_of
+from fedminimax.engines.mesh.halo import Halo, cut
 from fedminimax.errors import InputError
+from fedminimax.network import Network
 from fedminimax.players import Count, Tree
+from fedminimax.problems.robust import Problem
 
 EVERYWHERE, APART = PartitionSpec(), PartitionSpec(AXIS)
 """What is the same on all devices, and what each has its own part of."""
@@ -31,6 +35,8 @@ class Blocks:
         local: the block's examples, or what makes any client's.
         cuts: where blocks begin and end, [places + 1].
         sizes: how many examples each of all clients has, [N].
+        order: from which blocks are cut, [N], and where in it each client is, [N]; None: as clients are numbered.
+        halo: of nodes, what leads from one to another; None: they are clients.
         count: N.
         smallest: the least size.
         largest: the greatest size.
@@ -42,6 +48,8 @@ class Blocks:
     local: ClientSource
     cuts: Any
     sizes: Any
+    order: tuple[Any, Any] | None
+    halo: Halo | None
     count: int = field(metadata={"static": True})
     smallest: int = field(metadata={"static": True})
     largest: int = field(metadata={"static": True})
@@ -57,7 +65,13 @@ class Blocks:
     def rows(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the rows of some clients in this device's block, and which of them are in it. The others' rows are any."""
         first, last = self.first_and_last()
-        return jnp.clip(ids - first, 0, last - first - 1), (ids >= first) & (ids < last)
+        at = ids if self.order is None else jnp.asarray(self.order[1])[ids]
+        return jnp.clip(at - first, 0, last - first - 1), (at >= first) & (at < last)
+
+    def numbers(self, at: jax.Array) -> jax.Array:
+        """Return the clients at some places of this device's block."""
+        at = self.first_and_last()[0] + at
+        return (at if self.order is None else jnp.asarray(self.order[0])[at]).astype(jnp.int32)
 
     def at(self, client: Count) -> tuple[ClientData, Count]:
         """Return data that holds one client's examples, if it is of this block, and the client's place in it."""
@@ -80,12 +94,14 @@ def device_mesh(devices: int) -> Mesh:
     return Mesh(np.asarray([device for p in sorted(chosen) for device in chosen[p][:devices]]), (AXIS,))
 
 
-def own_share(clients: ClientSource, process: int, processes: int, devices: int) -> ClientShard | GeneratedClients:
+def own_share(
+    clients: ClientSource, problem: Problem, process: int, processes: int, devices: int
+) -> ClientShard | GeneratedClients:
     """Return a process's share of some clients; what is a share already must be this one."""
     if isinstance(clients, GeneratedClients):
         return clients
     if isinstance(clients, ClientData):
-        return clients.shard(process, processes, devices)
+        return clients.shard(process, processes, devices, order_of(problem, clients.sizes, processes * devices))
     if not isinstance(clients, ClientShard):
         raise InputError(f"The mesh runs on ClientData, a share of it, or GeneratedClients, not on {type(clients).__name__}.")
     if (clients.process, clients.processes, clients.devices) != (process, processes, devices):
@@ -93,20 +109,30 @@ def own_share(clients: ClientSource, process: int, processes: int, devices: int)
     return clients
 
 
-def placed(share: ClientShard | GeneratedClients, mesh: Mesh) -> Blocks:
-    """Put a process's clients on its devices: the blocks of all processes together."""
+def placed(share: ClientShard | GeneratedClients, dealt: Dealt, mesh: Mesh, network: Network | None = None) -> Blocks:
+    """Put a process's clients on its devices: the blocks of all processes together.
+
+    Args:
+        share: the process's clients.
+        dealt: which of all clients are where.
+        mesh: all devices.
+        network: of nodes whose rows are where their data is; None: there is none, or all rows are everywhere.
+    """
     local: ClientSource = share if isinstance(share, GeneratedClients) else _local(share, mesh)
-    cuts = deal(share.sizes, mesh.size) if isinstance(share, GeneratedClients) else np.asarray(share.cuts)
-    cuts_there, sizes_there = everywhere((cuts, np.asarray(share.sizes)), mesh)
+    halo = None if network is None else apart(cut(network, dealt), mesh)
+    order = None if dealt.order is None else (dealt.order, np.argsort(dealt.order))
+    cuts_there, sizes_there, order_there = everywhere((dealt.cuts, np.asarray(share.sizes), order), mesh)
     return Blocks(
         local,
         cuts_there,
         sizes_there,
+        order_there,
+        halo,
         count=share.count,
         smallest=share.smallest,
         largest=share.largest,
         total=share.total,
-        most=int(np.diff(cuts).max()),
+        most=dealt.most,
         batching=share.batching,
     )
 
@@ -122,6 +148,8 @@ def specs(blocks: Blocks) -> Any:
         jax.tree.map(lambda _: APART, blocks.local),
         EVERYWHERE,
         EVERYWHERE,
+        jax.tree.map(lambda _: EVERYWHERE, blocks.order),
+        jax.tree.map(lambda _: APART, blocks.halo),
         *(blocks.count, blocks.smallest, blocks.largest, blocks.total, blocks.most, blocks.batching),
     )
 

@@ -18,12 +18,14 @@ from fedminimax.data.generated import GeneratedClients
 from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import Progress
 from fedminimax.engines.layout import AXIS, Layout
-from fedminimax.engines.mesh import placement
+from fedminimax.engines.mesh import halo, placement
+from fedminimax.engines.mesh.dealt import Dealt
 from fedminimax.engines.mesh.packing import packed_bytes, summed
 from fedminimax.engines.mesh.placement import APART, EVERYWHERE, Blocks
 from fedminimax.engines.program import Carry, Program, Rounds
 from fedminimax.engines.simulated_round import Done, Given, Placed, Row, SimulatedRound, Sums
 from fedminimax.federation.round import Conditions, Executed, Request
+from fedminimax.network import Network
 from fedminimax.players import Count, Tree
 from fedminimax.problems.robust import Problem
 
@@ -37,6 +39,9 @@ class MeshLayout(Layout):
 
     places: int = 1
     each: int = 1
+    process: int = 0
+    in_place: bool = False
+    """Whether the state is nodes' rows, each where the node is."""
 
 
 class MeshRound(SimulatedRound):
@@ -47,6 +52,8 @@ class MeshRound(SimulatedRound):
 
     def execute(self, request: Request) -> Executed:
         """Run the program for this device's clients of the cohort, as many turns as they need, and add up with all others."""
+        if self.layout.in_place:
+            return self._in_place(request)
         size = request.ids.shape[0]
         rows = self._rows(request)
         mine = rows.present & self.data.rows(request.ids)[1]
@@ -70,6 +77,33 @@ class MeshRound(SimulatedRound):
         guard = request.guard
         total = players.scale(guard.combine(value, accepted), sums.weight) if guard.stacks else sums.value
         return done._replace(value=total, weight=sums.weight)
+
+    def _in_place(self, request: Request) -> Executed:
+        """Run the program for this device's nodes on their own rows, of which nothing leaves it."""
+        most, (first, last) = self.data.most, self.data.first_and_last()
+        nodes = jnp.minimum(jnp.arange(most), last - first - 1)  # the last one fills up
+        own = request._replace(ids=self.data.numbers(nodes), present=jnp.arange(most) < last - first)
+        if most * self.layout.places > self.data.count:
+            own = own._replace(per_client=jax.tree.map(lambda a: a[nodes], request.per_client))
+        width = self._width(most)
+        turns = -(-most // width)
+        sums, stacked = self._own_turns(own, self._share(self._rows(own), turns, width), last - first)
+        out = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:])[:most], stacked)
+        if self.client_states is not None:
+            self._remember(own.ids, out.here, out.state)
+        self.packed.append(0)
+        everybody = jnp.ones(request.ids.shape[0], bool)
+        return Executed(out.value, None, everybody, everybody, out.note, sums.work)
+
+    def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:
+        """Return this device's rows of W times the rows of all; what others need of its own goes to them."""
+        if self.data.halo is None:
+            return super().mix(network, rows)
+        first, last = self.data.first_and_last()
+        drop = self.conditions.guard.drop_nonfinite
+        out, ignored, sent = halo.mixed(self.data.halo, network, rows, last - first, drop)
+        self.packed.append(sent)
+        return out, ignored
 
     def _own_turns(self, request: Request, rows: Row, count: jax.Array) -> tuple[Sums, Done]:
         """Run as many turns as ``count`` clients need, and add up what is added up; places of other turns stay zeros."""
@@ -127,7 +161,22 @@ class MeshProgram(Program):
         """Put this process's clients on its devices, and the weights p on all, once."""
         assert isinstance(clients, (ClientShard, GeneratedClients))
         weights = np.asarray(self.problem.client_weights(clients), jnp.zeros(()).dtype)
-        return Placed(placement.placed(clients, self.mesh), self.everywhere(weights))  # type: ignore[arg-type]
+        network = self.problem.network if self.layout.in_place else None  # type: ignore[union-attr]
+        blocks = placement.placed(clients, self.dealt(clients), self.mesh, network)
+        return Placed(blocks, self.everywhere(weights))  # type: ignore[arg-type]
+
+    def dealt(self, clients: ClientShard | GeneratedClients) -> Dealt:
+        """Return which of some clients are where."""
+        layout = self.layout
+        return Dealt.of(clients, self.problem, layout.process, layout.places // layout.each, layout.each)
+
+    def first_rows(self, algorithm: Algorithm, state: Tree | None, dealt: Dealt) -> Tree:
+        """Return the rows of this process's nodes that the first round starts from: those of a state, or the method's own."""
+        if state is not None:
+            return jax.tree.map(dealt.part, state)
+        # Compiled as one, so that rows that are all alike are never made for all nodes.
+        own = jax.jit(lambda numbers: jax.tree.map(lambda a: jnp.asarray(a)[numbers], algorithm.init(self.problem)))
+        return jax.tree.map(np.asarray, own(dealt.numbers()))
 
     def everywhere(self, tree: Tree) -> Tree:
         """Put a tree on every device."""
@@ -143,15 +192,26 @@ class MeshProgram(Program):
         given, blocks = args[0], args[0].data.clients
         assert isinstance(blocks, Blocks)
         stays = Given(EVERYWHERE, Placed(placement.specs(blocks), EVERYWHERE), EVERYWHERE, EVERYWHERE)  # type: ignore[arg-type]
-        goes = Carry(EVERYWHERE, APART)
+        goes = Carry(APART if self.layout.in_place else EVERYWHERE, APART)
         both = jax.shard_map(
-            program,
+            self._counted(program) if self.layout.in_place else program,
             mesh=self.mesh,
             in_specs=(stays, goes, EVERYWHERE, EVERYWHERE),
             out_specs=(goes, EVERYWHERE),
             check_vma=False,
         )
         return both(given, *args[1:])
+
+    @staticmethod
+    def _counted(program: Rounds) -> Rounds:
+        """Return a program that adds up what the devices have counted, of all rounds at once."""
+
+        def counted(*args: *tuple[Given, Carry, Count, Count]) -> tuple[Carry, Progress]:
+            carry, done = program(*args)
+            dropped, work = summed((done.traffic.dropped, done.traffic.work), AXIS)
+            return carry, done._replace(traffic=done.traffic._replace(dropped=dropped, work=work))
+
+        return counted
 
 
 @functools.lru_cache(maxsize=32)
