@@ -13,6 +13,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 import numpy as np
+import pytest
 
 import fedminimax as fm
 from fedminimax import metrics, problems
@@ -49,6 +50,18 @@ def conform():
                 np.testing.assert_allclose(there.history[name], values, rtol=1e-9)
 
 
+def refuse(folder):
+    """See every process say what is wrong with one of them, and go on."""
+    task = task_of(RobustProblem)
+    go = lambda clients, **more: fm.run(task.problem, clients, SCAFFOLD, rounds=1, engine="mesh", progress=False, **more)
+    folder.touch()
+    with pytest.raises(fm.InputError, match="Process 0 ended the run: .* is a file|^[^:]* is a file"):
+        go(task.clients, folder=folder)
+    own = task.clients.shard(place.process, 2 if place.leads else 3)
+    with pytest.raises(fm.InputError, match="Process 1 cannot begin: .*of 3" if place.leads else "of 3"):
+        go(own)
+
+
 class _Falls:
     """Kills the last process after some rounds."""
 
@@ -81,6 +94,7 @@ def scaffold(folder, falls=False):
 
 if __name__ == "__main__":
     if sys.argv[1] == "conform":
+        refuse(Path(sys.argv[2]))
         conform()
     else:
         result = scaffold(Path(sys.argv[2]), falls=sys.argv[1] == "fall")

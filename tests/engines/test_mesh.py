@@ -143,8 +143,8 @@ def launched(processes, *arguments, patience=5):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=dict(os.environ), check=False)
 
 
-def test_two_processes_equal_the_simulator():
-    done = launched(2, "conform", "-")
+def test_two_processes_equal_the_simulator_and_refuse_alike(tmp_path):
+    done = launched(2, "conform", tmp_path / "file")
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -23,6 +23,10 @@ _KEPT = 4096
 _FAILED = "failed "
 
 
+class Told(InputError):
+    """An error that every process knows of, and raises."""
+
+
 class Channel:
     """What process 0 says, in order, and what all send each other. Every process must take part in the same order.
 
@@ -53,9 +57,9 @@ class Channel:
     def hear(self) -> str:
         """Wait for what process 0 says next. That it failed is an error here too."""
         assert self._watch is not None
-        said = hear(distributed.service(), f"fedminimax/said/{self._next()}", self._watch.check)
+        said = hear(distributed.service(), f"fedminimax/said/{self._next()}", self._watch.listens)
         if said.startswith(_FAILED):
-            raise InputError(said[len(_FAILED) :])
+            raise Told(said[len(_FAILED) :])
         return said
 
     @classmethod
@@ -72,21 +76,33 @@ class Channel:
             except Lost:
                 raise
             except BaseException as error:
-                self.say(f"{_FAILED}Process 0 ended the run: {error or type(error).__name__}")
+                if self._watch is not None and self._watch.stuck:  # they wait for this process, and do not listen to it
+                    self._watch.failed(error)
+                else:
+                    self.say(f"{_FAILED}Process 0 ended the run: {error or type(error).__name__}")
                 raise
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Do what process 0 says: if that fails here, the others are told."""
+    def in_step(self) -> Iterator[None]:
+        """Do what all others do at the same time: if it fails here, they are told."""
         with self.running():
             try:
                 yield
-            except (Lost, InputError):
+            except (Lost, Told):
                 raise
             except BaseException as error:
                 if self._watch is not None:
                     self._watch.failed(error)
                 raise
+
+    def agree(self, wrong: InputError | None) -> None:
+        """Raise an error on every process where one of them found something wrong; every process calls it."""
+        found = self.collect(str(wrong or "").encode(), everybody=True)
+        if wrong is not None:
+            raise Told(str(wrong)) from None
+        for process, what in enumerate(found):
+            if what:
+                raise Told(f"Process {process} cannot begin: {what.decode()}")
 
     def running(self) -> AbstractContextManager[None]:
         """Say that a run is under way."""

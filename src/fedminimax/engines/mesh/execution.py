@@ -30,7 +30,7 @@ from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context
 from fedminimax.players import Tree
 
-_ADVANCE, _SNAPSHOT, _EVALUATE, _RESULT = "advance", "snapshot", "evaluate", "result"
+_OPEN, _ADVANCE, _SNAPSHOT, _EVALUATE, _RESULT = "open", "advance", "snapshot", "evaluate", "result"
 
 
 class MeshExecution(Simulation):
@@ -55,6 +55,11 @@ class MeshExecution(Simulation):
         self._channel, self._share = channel, share
         self._judge_parts = MeshJudge(program.problem, share, channel)
         self._cuts = deal(share.sizes, program.mesh.size) if isinstance(share, GeneratedClients) else np.asarray(share.cuts)
+        # Where process 0 cannot open its folder, nobody waits for it in a collective.
+        if channel.leads:
+            channel.say(_OPEN)
+        else:
+            channel.hear()
         with channel.meeting():
             super().__init__(program, share, algorithm, seed, trace, self._shared(start), None)
         everywhere = program.everywhere

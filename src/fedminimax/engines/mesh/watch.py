@@ -27,6 +27,9 @@ _GRACE = 5.0
 _HURT = 4.0
 """After a broken connection, whoever has been silent for so many seconds is the one that was lost."""
 
+_BROKEN = ("Gloo", "UNAVAILABLE", "Connection", "NCCL", "Socket")
+"""What an error says when a connection to another process broke."""
+
 
 class Lost(InputError):
     """Another process is gone, and the run with it; what was saved goes on with the next start."""
@@ -38,6 +41,8 @@ class Watch:
     def __init__(self, place: distributed.Place):
         self.place, self._service = place, distributed.service()
         self.verdict: str | None = None
+        self.stuck = False
+        """Whether this process left the others waiting in a collective."""
         self._known, self._over, self._failed = threading.Event(), threading.Event(), False
         self._running = 0
         self._seen: dict[int, tuple[str, float]] = {}
@@ -64,15 +69,30 @@ class Watch:
         self.check()
         try:
             yield
+        except Lost:
+            raise
         except (jax.errors.JaxRuntimeError, ValueError) as error:  # which of them depends on when it is noticed
-            if not any(word in str(error) for word in ("Gloo", "UNAVAILABLE", "Connection", "NCCL", "Socket")):
-                raise
-            self._hurt(error)
+            if any(word in str(error) for word in _BROKEN):
+                self._hurt(error)
+            self.stuck = True
+            raise
+        except BaseException:
+            self.stuck = True
+            raise
 
     def check(self) -> None:
         """Raise an error if a process is known to be lost."""
         if self.verdict is not None:
             raise Lost(self.verdict)
+
+    def listens(self) -> None:
+        """Raise an error if there is nothing to wait for: a process is lost, or process 0 has ended without a word."""
+        self.check()
+        beat = ""
+        with suppress(Exception):  # none was written yet
+            beat = self._service.key_value_try_get(f"{_ROOM}/beat/0")
+        if beat == _LEFT:
+            raise Lost("Process 0 ended before the run was over.")
 
     def failed(self, error: BaseException) -> None:
         """Tell the others that this process cannot go on."""
@@ -120,7 +140,7 @@ class Watch:
                 self._seen[process] = beat, now
             elif beat == _LEFT:
                 if self._running:
-                    return _sentence(f"{self._who(process)} ended in the midst of the run")
+                    return _sentence(f"{self._who(process)} ended before the run was over")
             elif now - known[1] > (min(_HURT, self.place.patience) if hurt else self.place.patience):
                 return _sentence(f"{self._who(process)} was lost: it has not been heard of for {now - known[1]:.0f} seconds")
         return None
