@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -17,9 +18,12 @@ import fedminimax as fm
 from fedminimax import metrics, problems
 from fedminimax.data.shards import ClientShard, deal
 from fedminimax.engines.layout import AXIS
+from fedminimax.engines.mesh.channel import Channel
 from fedminimax.engines.mesh.contents import joined
+from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.packing import packed_bytes, summed
 from fedminimax.engines.mesh.placement import device_mesh
+from fedminimax.engines.simulator import Simulation
 from fedminimax.errors import InputError
 from fedminimax.testing.contract import close, same_costs
 
@@ -125,6 +129,37 @@ def test_blocks_on_two_devices_equal_the_simulator(guard, x64):
     close(there.client_states, here.client_states, 1e-10)
     same_costs(there, here)
     np.testing.assert_allclose(there.history["client_loss/worst"], here.history["client_loss/worst"], rtol=1e-9)
+
+
+def presses(monkeypatch, kind, method, when):
+    """Press Ctrl-C at the end of a call; return the list of calls that came to their end."""
+    ended, work = [], getattr(kind, method)
+
+    def pressed(self, *args):
+        out = work(self, *args)
+        if len(ended) == when:
+            signal.raise_signal(signal.SIGINT)
+        ended.append(method)
+        return out
+
+    monkeypatch.setattr(kind, method, pressed)
+    return ended
+
+
+@pytest.mark.parametrize("when", [(2, None), (None, 2)], ids=["advance", "evaluate"])
+def test_ctrl_c_waits_for_what_all_processes_do_and_loses_nothing_of_it(when, monkeypatch):
+    task, words, say = problems.quadratic(7), [], Channel.say
+    monkeypatch.setattr(Channel, "say", lambda self, what: (words.append(what.split()[0]), say(self, what)))
+    done = {"advance": presses(monkeypatch, Simulation, "advance", when[0])}
+    done["evaluate"] = presses(monkeypatch, MeshJudge, "__call__", when[1])
+    result = fm.run(
+        task.problem, task.clients, fm.LocalSGDA(0.1, 0.1), rounds=9, eval_every=1, engine="mesh", progress=False,
+        metrics=metrics.ClientLoss(),
+    )  # fmt: skip
+    assert result.interrupted
+    assert 0 < result.rounds < 9
+    assert result.rounds == result.history["round"][-1] == len(result.costs["replies"])
+    assert {word: words.count(word) for word in done} == {word: len(calls) for word, calls in done.items()}
 
 
 def test_a_metric_that_needs_all_data_is_refused():

@@ -25,7 +25,7 @@ from fedminimax.engines.simulated_round import Given
 from fedminimax.engines.simulator import Simulation
 from fedminimax.engines.store import ClientStore
 from fedminimax.federation.trace import Trace
-from fedminimax.interrupts import uninterrupted
+from fedminimax.interrupts import held
 from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context
 from fedminimax.players import Tree
@@ -53,6 +53,7 @@ class MeshExecution(Simulation):
         channel: Channel,
     ):
         self._channel, self._share = channel, share
+        self._pressed: list[Any] = []
         self._judge_parts = MeshJudge(program.problem, share, channel)
         self._cuts = deal(share.sizes, program.mesh.size) if isinstance(share, GeneratedClients) else np.asarray(share.cuts)
         # Where process 0 cannot open its folder, nobody waits for it in a collective.
@@ -93,15 +94,13 @@ class MeshExecution(Simulation):
         return self._program.script(self._given, self._carry).packed
 
     def advance(self, rounds: int) -> Progress:
-        """Run so many rounds more, on all processes. Ctrl-C waits for their end: all must have run the same."""
-        self._say(f"{_ADVANCE} {rounds}")
-        with uninterrupted(), self._channel.meeting():
+        """Run so many rounds more, on all processes."""
+        with self._saying(f"{_ADVANCE} {rounds}"), self._channel.meeting():
             return super().advance(rounds)
 
     def snapshot(self) -> Snapshot:
         """Return all that the run goes on from, with the clients' states from all processes; process 0 alone has them."""
-        self._say(_SNAPSHOT)
-        with uninterrupted():
+        with self._saying(_SNAPSHOT):
             state = jax.tree.map(np.asarray, self._carry.state)
             return Snapshot(state, self._all_states(), self.round)
 
@@ -146,13 +145,13 @@ class MeshExecution(Simulation):
         """Return every number of every metric at the state: from the processes' parts, put together at process 0."""
         if not metrics:
             return {}
-        self._say(_EVALUATE)
-        return self._judge_parts(metrics, self._carry.state, Context.at(self.round, costs))
+        with self._saying(_EVALUATE):
+            return self._judge_parts(metrics, self._carry.state, Context.at(self.round, costs))
 
     def ended(self, record: Callable[[], dict[str, Any]]) -> None:
         """Tell the others what came of the run, so that each returns it."""
-        self._say(_RESULT)
-        self._channel.share(wire.encode(record()))
+        with self._saying(_RESULT):
+            self._channel.share(wire.encode(record()))
 
     def follow(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
         """Do what process 0 does until its end; return the record of the result.
@@ -183,9 +182,17 @@ class MeshExecution(Simulation):
         numbers[self._channel.place.process] = number
         return [int(n) for n in self._channel.total(numbers)]
 
-    def _say(self, what: str) -> None:
-        if self._channel.leads:
-            self._channel.say(what)
+    @contextmanager
+    def _saying(self, what: str) -> Iterator[None]:
+        """Say what comes next, and do it. Ctrl-C interrupts when the next thing is asked for, before that is said."""
+        # Not sooner: all processes must come to the end of it, and what came of it must not be lost on its way to the loop.
+        if self._pressed:
+            self._pressed = []
+            raise KeyboardInterrupt
+        with held() as self._pressed:
+            if self._channel.leads:
+                self._channel.say(what)
+            yield
 
 
 @contextmanager
