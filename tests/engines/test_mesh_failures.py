@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from fedminimax import distributed
+from fedminimax.engines.mesh import Mesh
 from fedminimax.engines.mesh import channel as channels
 from fedminimax.engines.mesh import watch as watching
 from fedminimax.engines.mesh.placement import device_mesh
@@ -71,7 +72,7 @@ def beats(service, watch):
         for count in range(500):
             if watch._over.wait(0.01):
                 return
-            service.key_value_set("fedminimax/beat/1", str(count))
+            service.key_value_set("fedminimax/beat/1", f"{count} 0")
 
     threading.Thread(target=beat, daemon=True).start()
 
@@ -122,3 +123,53 @@ def test_who_listens_to_a_process_0_that_has_ended_hears_of_it(two):
     with pytest.raises(Lost, match="Process 0 ended before the run was over"):
         channel.hear()
     assert time.monotonic() - before < 3
+
+
+def test_who_keeps_the_others_waiting_is_named(two, monkeypatch, capfd):
+    channel, watch, service = two(0, patience=0.2)
+    service.key_value_set("fedminimax/who/1", "pid 4711 on node-7")
+    beats(service, watch)
+    with channel.leading(), channel.meeting():
+        time.sleep(0.6)
+    assert "Process 1 (pid 4711 on node-7) did not come for" in capfd.readouterr().err
+    assert watch.verdict is None
+
+
+# -- who else is there ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Return what a process is told by a launcher, and by nobody else."""
+    monkeypatch.setattr(distributed, "_JOINED", [])
+    for name in [distributed.PROCESSES, *(name for names in distributed._LAUNCHERS.values() for name in names)]:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_one_of_many_processes_that_has_not_joined_is_told_so(alone):
+    Mesh()
+    alone.setenv("SLURM_NTASKS", "4")
+    Mesh()  # a shell of the job, in which nothing was started with srun
+    alone.setenv("SLURM_STEP_NODELIST", "node[1-2]")
+    with pytest.raises(InputError, match="SLURM started 4 processes"):
+        Mesh()
+    alone.setenv("SLURM_STEP_NUM_TASKS", "1")
+    Mesh()
+    alone.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r"Open MPI started 2 processes.*distributed\.join\(\)"):
+        Mesh()
+    distributed.join(processes=1)
+    Mesh()
+
+
+def test_processes_watch_each_other_from_the_start_and_wait_for_each_other_at_the_end(alone):
+    given, began = {}, []
+    alone.setattr(distributed, "service", lambda: None)
+    alone.setattr(jax.distributed, "initialize", lambda **more: given.update(more))
+    alone.setattr(jax.config, "update", lambda name, value: None)
+    alone.setattr(jax, "process_count", lambda: 2)
+    alone.setattr(watching, "watch", lambda: began.append(distributed.place()))
+    distributed.join("127.0.0.1:1", 2, 0, patience=3)
+    assert began == [distributed.Place(0, 2, 3)]
+    assert given["shutdown_timeout_seconds"] >= 3600

@@ -45,8 +45,7 @@ class Mesh:
     def __post_init__(self) -> None:
         Layout(self.strategy)  # says what is wrong with it
         checks.integer("devices", self.devices)
-        if distributed.asked():
-            distributed.join()
+        distributed.expect()
 
     @property
     def leads(self) -> bool:

@@ -45,6 +45,7 @@ class Watch:
         """Whether this process left the others waiting in a collective."""
         self._known, self._over, self._failed = threading.Event(), threading.Event(), False
         self._running = 0
+        self._meetings, self._inside, self._since, self._reminds = 0, 0, 0.0, place.patience
         self._seen: dict[int, tuple[str, float]] = {}
         self._set(f"who/{place.process}", f"pid {os.getpid()} on {socket.gethostname()}")
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._listen)]
@@ -67,6 +68,7 @@ class Watch:
         import jax
 
         self.check()
+        self._enter()
         try:
             yield
         except Lost:
@@ -79,6 +81,14 @@ class Watch:
         except BaseException:
             self.stuck = True
             raise
+        finally:
+            self._inside -= 1
+
+    def _enter(self) -> None:
+        if not self._inside:
+            self._since, self._reminds = time.monotonic(), self.place.patience
+        self._meetings += 1
+        self._inside += 1
 
     def check(self) -> None:
         """Raise an error if a process is known to be lost."""
@@ -121,10 +131,13 @@ class Watch:
         while not self._over.wait(pause if count else 0):
             count += 1
             try:
-                self._set(f"beat/{self.place.process}", str(count))
-                if self.place.leads and (found := self._missing()) is not None:
-                    self._set("verdict", found)
-                    return
+                self._set(f"beat/{self.place.process}", f"{count} {self._meetings}")
+                if self.place.leads:
+                    if (found := self._missing()) is not None:
+                        self._set("verdict", found)
+                        return
+                    if (found := self._late()) is not None:
+                        _tell(found)
             except Exception:  # the service is gone: whoever listens says so
                 return
 
@@ -145,6 +158,21 @@ class Watch:
                 return _sentence(f"{self._who(process)} was lost: it has not been heard of for {now - known[1]:.0f} seconds")
         return None
 
+    def _late(self) -> str | None:
+        """Return a sentence about those for whom this process has waited for long, now and then; None: there is none.
+
+        They live: they may work, or hang, which nobody can tell from here.
+        """
+        waited, own = time.monotonic() - self._since, self._meetings
+        if not self._inside or waited < self._reminds:
+            return None
+        self._reminds *= 4
+        late = [p for p, (beat, _) in sorted(self._seen.items()) if beat not in ("", _LEFT) and int(beat.split()[1]) < own]
+        if not late:
+            return None
+        names = " and ".join(self._who(process) for process in late)
+        return f"{names} did not come for {waited:.0f} seconds to where process 0 waits: busy, or hung."
+
     def _who(self, process: int) -> str:
         return f"Process {process} ({self._all('who').get(process, 'which never began')})"
 
@@ -159,16 +187,16 @@ class Watch:
                 if self._over.is_set():
                     return
                 self.verdict = _sentence("Process 0, through which all others know of each other, was lost")
-                self._say()  # at once: the runtime ends this process as soon as it notices
+                self._end()  # at once: the runtime ends this process as soon as it notices
         if self.verdict is None:
             return
         self._known.set()
         if not self._over.wait(self.place.patience + _GRACE):
-            self._say()
+            self._end()
             os._exit(1)
 
-    def _say(self) -> None:
-        os.write(2, f"Error: {distributed.described()}: {self.verdict}\n".encode())
+    def _end(self) -> None:
+        _tell(f"Error: {distributed.described()}: {self.verdict}")
 
     def _leave(self) -> None:
         """Be gone without waiting for those who are lost: the runtime would wait for minutes."""
@@ -182,6 +210,10 @@ class Watch:
             thread.join(2 * _BEAT)
         with suppress(Exception):
             self._set(f"beat/{self.place.process}", _LEFT)
+
+
+def _tell(sentence: str) -> None:
+    os.write(2, f"{sentence}\n".encode())
 
 
 def _sentence(what: str) -> str:
