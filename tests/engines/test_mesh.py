@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from fedminimax.engines.mesh.contents import joined
 from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.packing import packed_bytes, summed
 from fedminimax.engines.mesh.placement import device_mesh
+from fedminimax.engines.rows import OwnStates
 from fedminimax.engines.simulator import Simulation
 from fedminimax.errors import InputError
 from fedminimax.testing.contract import close, same_costs
@@ -189,6 +191,9 @@ def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_pa
     assert "Process 2 (pid" in done.stderr, done.stderr[-3000:]
     assert "was lost" in done.stderr, done.stderr[-3000:]
     assert list((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json"))
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    newest = max((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json")).parent
+    assert len(list(newest.glob("clients-*.rows"))) == 3
     done = launched(2, "go", tmp_path / "run")
     assert done.returncode == 0, done.stderr[-3000:]
     ends = [fm.Result.load(tmp_path / f"run-{k}.fmx") for k in range(2)]
@@ -198,13 +203,15 @@ def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_pa
         task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
         folder=tmp_path / "alone",
     )  # fmt: skip
+    close(OwnStates.together(end.client_states for end in ends), alone.client_states, 1e-10)
     for end in ends:
         close(end.state, alone.state, 1e-10)
-        close(end.client_states, alone.client_states, 1e-10)
         np.testing.assert_allclose(end.history["client_loss/worst"], alone.history["client_loss/worst"], rtol=1e-9)
-    # The simulator takes the folder of the processes for its own: it is the same run.
-    again = fm.run(
-        task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
-        folder=tmp_path / "run",
-    )  # fmt: skip
-    close(again.state, alone.state, 1e-10)
+    # The simulator takes the folder of the processes for its own: it is the same run, and goes on from where that was killed.
+    for folder in ("copy", "run"):
+        again = fm.run(
+            task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
+            folder=tmp_path / folder,
+        )  # fmt: skip
+        close(again.state, alone.state, 1e-10)
+        close(again.client_states, alone.client_states, 1e-10)

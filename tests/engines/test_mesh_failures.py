@@ -5,6 +5,7 @@ import threading
 import time
 
 import jax
+import numpy as np
 import pytest
 
 from fedminimax import distributed
@@ -12,7 +13,9 @@ from fedminimax.engines.mesh import Mesh
 from fedminimax.engines.mesh import channel as channels
 from fedminimax.engines.mesh import watch as watching
 from fedminimax.engines.mesh.placement import device_mesh
+from fedminimax.engines.mesh.saving import Saving
 from fedminimax.engines.mesh.watch import Lost, Watch
+from fedminimax.engines.rows import OwnStates
 from fedminimax.errors import InputError
 
 
@@ -173,3 +176,30 @@ def test_processes_watch_each_other_from_the_start_and_wait_for_each_other_at_th
     distributed.join("127.0.0.1:1", 2, 0, patience=3)
     assert began == [distributed.Place(0, 2, 3)]
     assert given["shutdown_timeout_seconds"] >= 3600
+
+
+# -- checkpoints by all ---------------------------------------------------------------------------------------------------
+
+
+def own(first, last):
+    return OwnStates(first, 7, {"c": np.arange(first, last, dtype=np.float32)})
+
+
+def test_process_0_waits_for_what_the_others_write_and_fails_once_all_have_answered(two, tmp_path):
+    channel, watch, service = two(0)
+    beats(service, watch)
+    lead, other = channel.saving, Saving(distributed.Place(1, 2), watch)
+    other.write(own(4, 7), tmp_path, 3)
+    assert [part[:3] for part in lead.together(own(0, 4), tmp_path, 3)()] == [
+        (0, 4, "clients-0-4.rows"),
+        (4, 7, "clients-4-7.rows"),
+    ]
+    other.write(own(4, 7), tmp_path / "none", 4)
+    with pytest.raises(OSError, match=r"process 1: .*all processes must see the folder"):
+        lead.together(own(0, 4), tmp_path, 4)()
+    threading.Timer(0.3, lambda: other.write(own(4, 7), tmp_path, 5)).start()
+    with pytest.raises(OSError, match="process 0: "):
+        lead.together(own(0, 4), tmp_path / "none", 5)()
+    assert not [key for key in service.kept if "/saved/" in key]  # the other has answered, and was heard
+    other.close()
+    lead.close()

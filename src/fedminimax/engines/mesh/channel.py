@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import jax
@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from fedminimax import distributed
 from fedminimax.engines.layout import AXIS
 from fedminimax.engines.mesh.placement import APART, EVERYWHERE, apart
+from fedminimax.engines.mesh.saving import Saving
 from fedminimax.engines.mesh.watch import Lost, hear, watch
 from fedminimax.errors import InputError
 
@@ -44,6 +45,16 @@ class Channel:
     def leads(self) -> bool:
         """Whether this is process 0."""
         return self.place.leads
+
+    @property
+    def saving(self) -> Saving | None:
+        """A new writer of this process's own clients' states; None: this one is alone."""
+        return None if self._watch is None else Saving(self.place, self._watch)
+
+    @property
+    def words(self) -> int:
+        """How many words process 0 has said so far."""
+        return Channel._said
 
     def say(self, what: str) -> None:
         """Tell all others what comes next; only process 0 does."""
@@ -123,8 +134,19 @@ class Channel:
         """Return what process 0 gives, on every process."""
         return self.collect(contents or b"", everybody=True)[0]
 
+    def deal(self, contents: Callable[[int], bytes]) -> bytes:
+        """Return what process 0 gives each process, by its number; each has its own only."""
+        own = b""
+        for process in range(self.place.processes):
+            found = self._collect(contents(process) if self.leads else b"", keep=process == self.place.process)
+            own = found[0] if found else own
+        return own
+
     def collect(self, contents: bytes, everybody: bool = False) -> list[bytes]:
         """Return what each process gives; only process 0 has it afterwards, unless everybody is to have it."""
+        return self._collect(contents, everybody or self.leads)
+
+    def _collect(self, contents: bytes, keep: bool) -> list[bytes]:
         if self.place.processes == 1:
             return [contents]
         padded = -(-len(contents) // 4) * 4
@@ -134,7 +156,6 @@ class Channel:
         sizes = (lengths[::2] << 20) + lengths[1::2]
         firsts = np.concatenate([[0], np.cumsum(-(-sizes // 4))])  # in words
         own = np.frombuffer(contents.ljust(padded, b"\0"), np.int32)
-        keep = everybody or self.leads
         whole = np.empty(int(firsts[-1]) if keep else 0, np.int32)
         begin = int(firsts[self.place.process])
         for first in range(0, int(firsts[-1]), _CHUNK):

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,22 +22,26 @@ from fedminimax.engines.mesh import placement
 from fedminimax.engines.mesh.channel import Channel
 from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.rounds import MeshProgram
+from fedminimax.engines.rows import OwnStates, Part, SavedStates
 from fedminimax.engines.simulated_round import Given
 from fedminimax.engines.simulator import Simulation
 from fedminimax.engines.store import ClientStore
+from fedminimax.errors import InputError
 from fedminimax.federation.trace import Trace
 from fedminimax.interrupts import held
 from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context
 from fedminimax.players import Tree
 
-_OPEN, _ADVANCE, _SNAPSHOT, _EVALUATE, _RESULT = "open", "advance", "snapshot", "evaluate", "result"
+_OPEN, _ADVANCE, _KEEP, _EVALUATE, _RESULT = "open", "advance", "keep", "evaluate", "result"
+_DEALT, _OWN = "dealt", "own"
+"""Where the clients' states come from that a run goes on with: from process 0, or each process has its own."""
 
 
 class MeshExecution(Simulation):
     """A run under way over many processes.
 
-    What process 0 is asked to do (advance, take a snapshot, evaluate) it says to the others, which do the same
+    What process 0 is asked to do (advance, evaluate, keep a checkpoint) it says to the others, which do the same
     (:meth:`follow`): all that depends on the time, on files or on the user is decided once.
     """
 
@@ -52,8 +57,9 @@ class MeshExecution(Simulation):
         start: Snapshot | None,
         channel: Channel,
     ):
-        self._channel, self._share = channel, share
+        self._program, self._channel, self._share = program, channel, share
         self._pressed: list[Any] = []
+        self._saving = channel.saving
         self._judge_parts = MeshJudge(program.problem, share, channel)
         self._cuts = deal(share.sizes, program.mesh.size) if isinstance(share, GeneratedClients) else np.asarray(share.cuts)
         # Where process 0 cannot open its folder, nobody waits for it in a collective.
@@ -62,19 +68,49 @@ class MeshExecution(Simulation):
         else:
             channel.hear()
         with channel.meeting():
-            super().__init__(program, share, algorithm, seed, trace, self._shared(start), None)
+            super().__init__(program, share, algorithm, seed, trace, self._shared(start, algorithm), None)
         everywhere = program.everywhere
         given = self._given
         self._given = Given(everywhere(algorithm), given.data, everywhere(given.key), everywhere(trace))
 
-    def _shared(self, start: Snapshot | None) -> Snapshot | None:
-        """Return where the run goes on, as process 0 knows it: only that has read the folder."""
+    def _shared(self, start: Snapshot | None, algorithm: Algorithm) -> Snapshot | None:
+        """Return where the run goes on, as process 0 knows it (only that has read the folder), with its own clients' states."""
         packed = None
         if self._channel.leads and start is not None:
-            own = start.client_states
-            packed = wire.encode((start.state, own.dense() if isinstance(own, ClientStore) else own, start.round))
+            given = start.client_states
+            whence = _OWN if isinstance(given, OwnStates) else _DEALT
+            packed = wire.encode((start.state, given if isinstance(given, SavedStates | None) else whence, start.round))
         told = self._channel.share(packed)
-        return Snapshot(*wire.decode(told)) if told else None
+        if not told:
+            return None
+        found: Any = wire.decode(told)
+        state, whence, round_ = found
+        (first, last), count = self._range(self._channel.place.process), int(self._cuts[-1])
+        if isinstance(whence, SavedStates):
+            rows = whence.read(algorithm.init_client(self._program.problem), first, last)
+            return Snapshot(state, OwnStates(first, count, rows), round_)
+        return Snapshot(state, self._given_states(whence, None if start is None else start.client_states), round_)
+
+    def _given_states(self, whence: str | None, given: Tree) -> OwnStates | None:
+        """Return the states that this process's clients go on with, of those that were given; None: fresh ones."""
+        (first, last), count = self._range(self._channel.place.process), int(self._cuts[-1])
+        if whence is None:
+            return None
+        if whence == _DEALT:
+            all_ = given.dense() if isinstance(given, ClientStore) else given
+            part = lambda process: jax.tree.map(lambda a: np.asarray(a)[slice(*self._range(process))], all_)
+            return OwnStates(first, count, wire.decode(self._channel.deal(lambda process: wire.encode(part(process)))))
+        if not isinstance(given, OwnStates) or (given.first, given.last) != (first, last):
+            raise InputError(
+                f"This process has clients {first} to {last - 1}, but the result to continue has other clients' states: go on "
+                "with as many processes, each with its own result, or from the run's folder."
+            )
+        return given
+
+    def _range(self, process: int) -> tuple[int, int]:
+        """Return a process's first client, and the one after its last."""
+        each = self._program.layout.each
+        return int(self._cuts[process * each]), int(self._cuts[(process + 1) * each])
 
     def _begin(self, state: Tree | None) -> None:
         program, most = self._program, int(np.diff(self._cuts).max())
@@ -99,27 +135,36 @@ class MeshExecution(Simulation):
             return super().advance(rounds)
 
     def snapshot(self) -> Snapshot:
-        """Return all that the run goes on from, with the clients' states from all processes; process 0 alone has them."""
-        with self._saying(_SNAPSHOT):
-            state = jax.tree.map(np.asarray, self._carry.state)
-            return Snapshot(state, self._all_states(), self.round)
+        """Return all that the run goes on from; of the clients' states, where there are several processes, its own."""
+        own = self._own()
+        alone = own is None or self._channel.place.processes == 1
+        return Snapshot(jax.tree.map(np.asarray, self._carry.state), own.rows if own and alone else own, self.round)
+
+    def keep(self, folder: Path) -> Callable[[], list[Part]] | None:
+        """Have each process write its own clients' states into a checkpoint's folder; process 0 waits for all."""
+        own, number = self._own(), self._channel.words
+        if own is None or self._saving is None:
+            return None
+        with self._saying(f"{_KEEP} {number} {folder}"):
+            return self._saving.together(own, folder, number)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from there; every process has been told where that is."""
         self._begin(snapshot.state)
         self.round = snapshot.round
-        if snapshot.client_states is None:
+        given = snapshot.client_states
+        if given is None:
             return
-        most = int(np.diff(self._cuts).max())
-        blocks = self._blocks()
+        start, all_ = (given.first, given.rows) if isinstance(given, OwnStates) else (0, given)
+        most, blocks = int(np.diff(self._cuts).max()), self._blocks()
 
-        def own(all_: Tree, like: jax.Array) -> np.ndarray:
-            out = np.zeros((len(blocks) * most, *np.shape(all_)[1:]), like.dtype)
+        def own(rows: np.ndarray, like: jax.Array) -> np.ndarray:
+            out = np.zeros((len(blocks) * most, *np.shape(rows)[1:]), like.dtype)
             for k, (first, last) in enumerate(blocks):
-                out[k * most : k * most + last - first] = np.asarray(all_)[first:last]
+                out[k * most : k * most + last - first] = np.asarray(rows)[first - start : last - start]
             return out
 
-        states = jax.tree.map(own, snapshot.client_states, self._carry.client_states)
+        states = jax.tree.map(own, all_, self._carry.client_states)
         self._carry = self._carry._replace(client_states=placement.apart(states, self._program.mesh))
 
     def _blocks(self) -> list[tuple[int, int]]:
@@ -127,19 +172,14 @@ class MeshExecution(Simulation):
         cuts = self._cuts[process * each : (process + 1) * each + 1]
         return [(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
 
-    def _all_states(self) -> Tree:
-        """Return the states of all clients, [N, ...], at process 0; None elsewhere, or where there are none."""
+    def _own(self) -> OwnStates | None:
+        """Return the states of this process's clients; None: they have none."""
         if self._carry.client_states is None:
             return None
         most, blocks = int(np.diff(self._cuts).max()), self._blocks()
-        leaves, structure = jax.tree.flatten(self._carry.client_states)
-        own = [placement.own_part(leaf) for leaf in leaves]
-        rows = [np.concatenate([part[k * most : k * most + b - a] for k, (a, b) in enumerate(blocks)]) for part in own]
-        found = self._channel.collect(wire.encode(rows))
-        if not found:
-            return None
-        parts: list[Any] = [wire.decode(part) for part in found]
-        return jax.tree.unflatten(structure, [np.concatenate(rows) for rows in zip(*parts, strict=True)])
+        cut = lambda part: np.concatenate([part[k * most : k * most + b - a] for k, (a, b) in enumerate(blocks)])
+        rows = jax.tree.map(lambda leaf: cut(placement.own_part(leaf)), self._carry.client_states)
+        return OwnStates(blocks[0][0], int(self._cuts[-1]), rows)
 
     def evaluate(self, metrics: Mapping[str, Metric], costs: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return every number of every metric at the state: from the processes' parts, put together at process 0."""
@@ -149,9 +189,9 @@ class MeshExecution(Simulation):
             return self._judge_parts(metrics, self._carry.state, Context.at(self.round, costs))
 
     def ended(self, record: Callable[[], dict[str, Any]]) -> None:
-        """Tell the others what came of the run, so that each returns it."""
+        """Tell the others what came of the run, so that each returns it, with its own clients' states."""
         with self._saying(_RESULT):
-            self._channel.share(wire.encode(record()))
+            self._channel.share(wire.encode({**record(), "client_states": None}))
 
     def follow(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
         """Do what process 0 does until its end; return the record of the result.
@@ -163,18 +203,29 @@ class MeshExecution(Simulation):
             while self.follow_one(metrics):
                 pass
             record: Any = wire.decode(self._channel.share(None))
-            return record
+            return {**record, "client_states": self.snapshot().client_states}
 
     def follow_one(self, metrics: Mapping[str, Metric] | None = None) -> bool:
         """Do the next thing that process 0 does; return False where that was its end."""
         word, _, number = self._channel.hear().partition(" ")
         if word == _ADVANCE:
             self.advance(int(number))
-        elif word == _SNAPSHOT:
-            self.snapshot()
+        elif word == _KEEP:
+            self._write_own(*number.split(" ", 1))
         elif word == _EVALUATE:
             self.evaluate(metrics or {})
         return word != _RESULT
+
+    def _write_own(self, number: str, folder: str) -> None:
+        own = self._own()
+        assert own is not None
+        assert self._saving is not None
+        self._saving.write(own, Path(folder), int(number))
+
+    def close(self) -> None:
+        """Let go of what the run holds, once what is being written is."""
+        if self._saving is not None:
+            self._saving.close()
 
     def agreed(self, number: int) -> list[int]:
         """Return the number that each process gives; every process calls it."""
