@@ -93,7 +93,7 @@ def run(
         raise InputError("checkpoint_every needs a folder to keep checkpoints in: give folder='runs/name'.")
     if isinstance(mesh := plan.engine, Mesh):
         plan = replace(plan, clients=mesh.known(plan.clients, plan.metrics, plan.problem))
-        given["clients"] = plan.clients  # of the others' examples nothing is kept
+        given["clients"] = clients = plan.clients  # of the others' examples nothing is kept, unless the caller does
         if not mesh.leads:
             return _follow(plan)
     metric, shown = (progress, None) if isinstance(progress, str) else (None, progress)

@@ -1,11 +1,13 @@
 """One simulation over many processes: the shares of data, the packed reduction, and real processes on this machine."""
 
+import gc
 import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import weakref
 import zlib
 from pathlib import Path
 
@@ -162,6 +164,25 @@ def test_ctrl_c_waits_for_what_all_processes_do_and_loses_nothing_of_it(when, mo
     assert 0 < result.rounds < 9
     assert result.rounds == result.history["round"][-1] == len(result.costs["replies"])
     assert {word: words.count(word) for word in done} == {word: len(calls) for word, calls in done.items()}
+
+
+def test_of_data_that_the_caller_drops_only_the_share_is_kept():
+    task, seen = problems.quadratic(7, examples=6), []
+
+    class Looks:
+        def on_end(self, run):
+            gc.collect()
+            seen.append([leaf() is None for leaf in leaves])
+
+    def data():
+        own = fm.ClientData.from_list([jax.tree.map(np.array, task.clients[i]) for i in range(7)])
+        leaves.extend(weakref.ref(leaf) for leaf in jax.tree.leaves(own.fields))
+        return own
+
+    leaves = []
+    fm.run(task.problem, data(), fm.LocalSGDA(0.1, 0.1), rounds=2, engine="mesh", progress=False, observers=Looks())
+    assert leaves
+    assert seen == [[True] * len(leaves)]
 
 
 def test_a_metric_that_needs_all_data_is_refused():
