@@ -29,6 +29,7 @@ from fedminimax.engines.mesh.placement import device_mesh
 from fedminimax.engines.rows import OwnStates
 from fedminimax.engines.simulator import Simulation
 from fedminimax.errors import InputError
+from fedminimax.federation.round import Conditions
 from fedminimax.testing.contract import close, same_costs
 
 SCRIPT = Path(__file__).parent / "mesh_script.py"
@@ -133,6 +134,17 @@ def test_blocks_on_two_devices_equal_the_simulator(guard, x64):
     close(there.client_states, here.client_states, 1e-10)
     same_costs(there, here)
     np.testing.assert_allclose(there.history["client_loss/worst"], here.history["client_loss/worst"], rtol=1e-9)
+
+
+def test_a_cohort_of_all_has_nobody_elses_states_on_a_device():
+    task, method = (
+        problems.robust_regression(32, 64, 3, rho=0.1, sigma=0.5),
+        fm.Scaffold(lr_x=0.02, local_steps=2, batch_size=2),
+    )
+    run = fm.Mesh(2, devices=2).open(task.problem.bind(task.clients), task.clients, method, Conditions(fm.Guard()))
+    own = sum(leaf.nbytes for leaf in jax.tree.leaves(run._carry.client_states)) / 2
+    compiled = run._program._advance.lower(run._given, run._carry, 0, 1, length=1).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * own  # each copy of everybody's would be 2
 
 
 def presses(monkeypatch, kind, method, when):
