@@ -141,7 +141,7 @@ def test_a_cohort_of_all_has_nobody_elses_states_on_a_device():
         problems.robust_regression(32, 64, 3, rho=0.1, sigma=0.5),
         fm.Scaffold(lr_x=0.02, local_steps=2, batch_size=2),
     )
-    run = fm.Mesh(2, devices=2).open(task.problem.bind(task.clients), task.clients, method, Conditions(fm.Guard()))
+    run = fm.Mesh(2, devices=2).open(*task.problem.bind(task.clients), method, Conditions(fm.Guard()))
     own = sum(leaf.nbytes for leaf in jax.tree.leaves(run._carry.client_states)) / 2
     compiled = run._program._advance.lower(run._given, run._carry, 0, 1, length=1).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 4 * own  # each copy of everybody's would be 2
