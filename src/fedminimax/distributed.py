@@ -7,6 +7,7 @@ here talks to a network by itself: JAX's coordination service does.
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from contextlib import suppress
@@ -74,9 +75,8 @@ def join(
     if not _JOINED:
         _JOINED.append(_found(coordinator, processes, process, _seconds() if patience is None else patience))
         if _JOINED[0].processes > 1:
-            from fedminimax.engines.mesh.watch import watch
-
-            watch()  # from now on: a process that takes long to load its data is no lost one
+            # From now on: a process that takes long to load its data is no lost one.
+            importlib.import_module("fedminimax.engines.mesh.watch").watch()
     return _JOINED[0]
 
 
