@@ -179,7 +179,8 @@ def conform(asked: argparse.Namespace) -> None:
             here = go(engine=fm.Simulator("vmap", 1))
             try:
                 close(there.state, here.state, 1e-10)
-                close(there.client_states, here.client_states, 1e-10)
+                if (own := there.client_states) is not None:
+                    close(own.rows, jax.tree.map(lambda a, last=own.last: a[:last], here.client_states), 1e-10)
                 same_costs(there, here)
                 told.append(f"{name}: equal to 1e-10")
             except AssertionError as error:

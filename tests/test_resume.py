@@ -144,11 +144,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(task, tmp_path):
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(task, tmp_path, monkeypatch):
     write, full = checkpoint.write, {8, 12}
 
-    def fails(folder, name, result, facts):
+    def fails(folder, name, result, facts, elsewhere):
         if result.rounds in full:
             (folder / "checkpoints" / name).mkdir()
             raise OSError(28, "No space left on device")
-        write(folder, name, result, facts)
+        write(folder, name, result, facts, elsewhere)
 
     monkeypatch.setattr(checkpoint, "write", fails)
     with pytest.warns(UserWarning, match=r"could not be saved|the result has them all") as told:

@@ -4,6 +4,8 @@ A checkpoint is a folder ``checkpoints/<round>.<number>``. Its arrays are writte
 comes ``checkpoint.json``, with what the arrays are and a hash of every file. A folder without it is none, and one of which a
 hash is wrong is damaged: the one before takes its place.
 
+Of a run over many processes, each has written a file with its own clients' states (:mod:`fedminimax.engines.rows`).
+
 Clients' states that live in files stay there. The store's log leads back to how they were (:mod:`fedminimax.engines.undo`).
 """
 
@@ -26,6 +28,7 @@ import numpy as np
 
 from fedminimax import wire
 from fedminimax._version import __version__
+from fedminimax.engines.rows import Part, SavedStates
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.folders import FORMAT, write_json
@@ -47,7 +50,7 @@ class Checkpoint:
         facts: what else was written down: the first and last round, the interval of evaluations, the layout.
         version: the fedminimax that wrote it.
         packages: versions of what else its numbers depend on.
-        files: where clients' states live in files; None: they are in the result.
+        files: where clients' states live in files, or those of the checkpoint that have them; None: they are in the result.
     """
 
     name: str
@@ -55,7 +58,7 @@ class Checkpoint:
     facts: dict[str, Any]
     version: str
     packages: dict[str, str]
-    files: Path | None
+    files: Path | SavedStates | None
 
     def with_states(self, initial: Callable[[], Any]) -> Result:
         """Return the result with the clients' states that are in files as they were: what was written since is taken back.
@@ -65,6 +68,8 @@ class Checkpoint:
         """
         if self.files is None:
             return self.result
+        if isinstance(self.files, SavedStates):
+            return Result(**{**self.result.__dict__, "client_states": self.files})
         count, rounds = int(self.facts["clients"]), self.result.rounds
         store = ClientStore.reopen(self.files, count, initial(), self.name, rounds)
         return Result(**{**self.result.__dict__, "client_states": store})
@@ -86,8 +91,25 @@ def next_name(folder: Path, rounds: int) -> str:
     return f"{rounds:09d}.{int(taken[-1].rpartition('.')[2]) + 1 if taken else 0:03d}"
 
 
-def write(folder: Path, name: str, result: Result, facts: dict[str, Any]) -> None:
-    """Write a checkpoint. It is there when this returns, and not before; where it cannot be written, nothing is left of it."""
+def make(folder: Path, name: str) -> Path:
+    """Return the folder of a checkpoint that is to be written."""
+    place = folder.resolve() / CHECKPOINTS / name
+    place.mkdir(parents=True)
+    return place
+
+
+def write(
+    folder: Path, name: str, result: Result, facts: dict[str, Any], elsewhere: Callable[[], list[Part]] | None = None
+) -> None:
+    """Write a checkpoint. It is there when this returns, and not before; where it cannot be written, nothing is left of it.
+
+    Args:
+        folder: the run's.
+        name: the checkpoint's.
+        result: what has come of the run.
+        facts: what else to write down.
+        elsewhere: waits for clients' states that others write into it; None: they are in the result.
+    """
     place, store = folder / CHECKPOINTS / name, result.client_states
     files = store.folder if isinstance(store, ClientStore) else None
     if files is not None:
@@ -95,6 +117,9 @@ def write(folder: Path, name: str, result: Result, facts: dict[str, Any]) -> Non
         store.settle()
         result = Result(**{**result.__dict__, "client_states": None})
     try:
+        parts = [] if elsewhere is None else elsewhere()
+        if parts:
+            result = Result(**{**result.__dict__, "client_states": None})
         description, arrays = wire.take_apart(result.record())
         small = [array for array in arrays if array.nbytes < _SMALL]
         tree = {f"{k:06d}": array for k, array in enumerate(arrays) if array.nbytes >= _SMALL}
@@ -107,10 +132,11 @@ def write(folder: Path, name: str, result: Result, facts: dict[str, Any]) -> Non
             "packages": versions(),
             "rounds": result.rounds,
             "facts": facts,
-            "states": None if files is None else os.path.relpath(files, folder),
+            "states": [part[:3] for part in parts] or (None if files is None else os.path.relpath(files, folder)),
             "description": description,
             "shapes": [[array.dtype.name, list(array.shape)] for array in arrays],
-            "files": {str(path.relative_to(place)): _hash_and_keep(path) for path in _inside(place / _ARRAYS)},
+            "files": {str(path.relative_to(place)): _hash_and_keep(path) for path in _inside(place / _ARRAYS)}
+            | {part.file: part.hash for part in parts},
         }
         write_json(place / _MANIFEST, manifest | {"hash": _hash_of(manifest)})
         _settle(place, place.parent)
@@ -138,7 +164,12 @@ def read(folder: Path, name: str) -> Checkpoint:
         arrays.append(np.frombuffer(together[at : at + count * dtype.itemsize].tobytes(), dtype).reshape(shape))
         at += count * dtype.itemsize
     result = Result.of_record(wire.put_together(manifest["description"], arrays))
-    files = None if manifest["states"] is None else Path(os.path.normpath(folder / manifest["states"]))
+    kept = manifest["states"]
+    files: Path | SavedStates | None = None
+    if isinstance(kept, list):
+        files = SavedStates(str(place.resolve()), max(last for _, last, _ in kept), kept)
+    elif kept is not None:
+        files = Path(os.path.normpath(folder / kept))
     return Checkpoint(name, result, manifest["facts"], manifest["version"], manifest["packages"], files)
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from time import monotonic
 from typing import Any
 
 from fedminimax import checkpoint, checks
+from fedminimax.engines.mesh.watch import Lost
+from fedminimax.engines.rows import OwnStates, Part
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.folders import log
@@ -126,7 +129,9 @@ class Checkpoints(Observer):
         with uninterrupted():
             try:
                 name = checkpoint.next_name(self.folder, run.round)
-                store = result.client_states
+                store, elsewhere = result.client_states, None
+                if isinstance(store, OwnStates):
+                    elsewhere = run.keep(checkpoint.make(self.folder, name))
                 if isinstance(store, ClientStore):
                     if store.folder is not None:
                         store.mark(name)
@@ -136,10 +141,12 @@ class Checkpoints(Observer):
                 self._failed(run.round, error)
                 return
             self._what = what
-            self._saving = self._writer.submit(self._write, name, result, facts, run.round)
+            self._saving = self._writer.submit(self._write, name, result, facts, run.round, elsewhere)
 
-    def _write(self, name: str, result: Result, facts: dict[str, Any], rounds: int) -> None:
-        checkpoint.write(self.folder, name, result, facts)
+    def _write(
+        self, name: str, result: Result, facts: dict[str, Any], rounds: int, elsewhere: Callable[[], list[Part]] | None
+    ) -> None:
+        checkpoint.write(self.folder, name, result, facts, elsewhere)
         self.saved = rounds
         oldest = checkpoint.prune(self.folder, self.keep)
         if isinstance(result.client_states, ClientStore) and oldest is not None:
@@ -152,6 +159,8 @@ class Checkpoints(Observer):
         saving, self._saving = self._saving, None
         try:
             saving.result()
+        except Lost:  # which ends the run, and is said there
+            self._what = None
         except Exception as error:  # orbax raises what it likes
             assert self._what is not None
             self._failed(self._what[0], error)

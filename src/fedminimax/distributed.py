@@ -7,6 +7,7 @@ here talks to a network by itself: JAX's coordination service does.
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from contextlib import suppress
@@ -20,6 +21,13 @@ PROCESSES, PROCESS, COORDINATOR = "FEDMINIMAX_PROCESSES", "FEDMINIMAX_PROCESS", 
 PATIENCE = "FEDMINIMAX_PATIENCE"
 """After how many seconds of silence a process is taken for lost."""
 AUTO = "auto"
+_LAUNCHERS = {
+    "SLURM": ("SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE",),
+}
+"""What is set in each process that a launcher started; the least number is that of the processes. (What SLURM says of a job,
+and not of a step, holds for a shell in it too.)"""
+_DAY = 86_400
 DEFAULT_PATIENCE = 30.0
 
 
@@ -64,23 +72,28 @@ def join(
         process: the number of this one.
         patience: after how many seconds of silence a process is taken for lost, and the others end; by default 30.
     """
-    if _JOINED:
-        return _JOINED[0]
+    if not _JOINED:
+        _JOINED.append(_found(coordinator, processes, process, _seconds() if patience is None else patience))
+        if _JOINED[0].processes > 1:
+            # From now on: a process that takes long to load its data is no lost one.
+            importlib.import_module("fedminimax.engines.mesh.watch").watch()
+    return _JOINED[0]
+
+
+def _found(coordinator: str | None, processes: int | None, process: int | None, patience: float) -> Place:
     coordinator = coordinator or os.environ.get(COORDINATOR)
     processes = _number(PROCESSES) if processes is None else processes
     process = _number(PROCESS) if process is None else process
-    patience = _seconds() if patience is None else patience
     if processes == 1:
-        _JOINED.append(Place(patience=patience))
-        return _JOINED[0]
+        return Place(patience=patience)
     known = [coordinator is not None, processes is not None, process is not None]
     if any(known) and not all(known):
         raise InputError("A process needs to know the coordinator's address, how many processes there are and its own number.")
-    _connect(coordinator, processes, process, patience)
+    if service() is None:
+        _connect(coordinator, processes, process, patience)
     import jax
 
-    _JOINED.append(Place(jax.process_index(), jax.process_count(), patience))
-    return _JOINED[0]
+    return Place(jax.process_index(), jax.process_count(), patience)
 
 
 def _connect(coordinator: str | None, processes: int | None, process: int | None, patience: float) -> None:
@@ -98,7 +111,7 @@ def _connect(coordinator: str | None, processes: int | None, process: int | None
     # JAX's own heartbeats end processes without a sentence: they are for what is worse than what we notice ourselves.
     waits: dict[str, Any] = {
         "heartbeat_timeout_seconds": max(100, int(4 * patience)),
-        "shutdown_timeout_seconds": max(60, int(2 * patience)),
+        "shutdown_timeout_seconds": _DAY,  # whoever is done first waits for those who still work on what came of the run
     }
     try:
         jax.distributed.initialize(**given, **waits)
@@ -114,9 +127,21 @@ def place() -> Place:
     return _JOINED[0] if _JOINED else Place(patience=_seconds())
 
 
-def asked() -> bool:
-    """Tell whether the environment asks this process to join others."""
-    return bool(os.environ.get(PROCESSES))
+def expect() -> None:
+    """Join others where the environment asks for it; one of many processes that has not joined the others is an error."""
+    if _JOINED:
+        return
+    if os.environ.get(PROCESSES) or service() is not None:
+        join()
+        return
+    for launcher, names in _LAUNCHERS.items():
+        numbers = [os.environ.get(name, "") for name in names]
+        count = min((int(number) for number in numbers if number.isdigit()), default=1)
+        if count > 1 and numbers[0]:
+            raise InputError(
+                f"{launcher} started {count} processes, of which each would do the whole run: call "
+                "fedminimax.distributed.join() before anything uses JAX, or join(processes=1) where each has a run of its own."
+            )
 
 
 def service() -> Any:

@@ -19,6 +19,7 @@ from fedminimax.data.generated import GeneratedClients
 from fedminimax.data.remote import RemoteClients
 from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import AtSites, Snapshot
+from fedminimax.engines.rows import OwnStates, SavedStates
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.players import Tree
@@ -170,17 +171,21 @@ def _checked_client_states(
     own = jax.eval_shape(lambda: algorithm.init_client(problem))
     if own is None:
         raise InputError(f"Clients of {method} keep nothing from round to round: leave client_states out.")
-    rows = jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), own)
+    if isinstance(states, SavedStates):
+        return states
+    here = states.last - states.first if isinstance(states, OwnStates) else count
+    rows = jax.tree.map(lambda s: jax.ShapeDtypeStruct((here, *s.shape), s.dtype), own)
     if isinstance(states, ClientStore):
         same = [(s.shape, s.dtype) for s in states.shapes] == [(s.shape, s.dtype) for s in jax.tree.leaves(own)]
         if states.count == count and same:
             return states
         states = states.dense()
-    return _like(
-        states,
-        rows,
-        f"client_states must have the structure of {method}.init_client(problem), with a row for each of the {count} clients.",
+    wrong = (
+        f"client_states must have the structure of {method}.init_client(problem), with a row for each of the {here} clients."
     )
+    if isinstance(states, OwnStates):
+        return states._replace(rows=_like(states.rows, rows, wrong))
+    return _like(states, rows, wrong)
 
 
 def _like(given: Tree, wanted: Tree, wrong: str) -> Tree:

@@ -10,17 +10,26 @@ from typing import Any
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let a block end before Ctrl-C interrupts the program. (Only the main thread is ever interrupted.)"""
-    before = signal.getsignal(signal.SIGINT)
+def held() -> Iterator[list[Any]]:
+    """Let Ctrl-C interrupt nothing: that it was pressed is in the list. (Only the main thread is ever interrupted.)"""
+    before, pressed = signal.getsignal(signal.SIGINT), list[Any]()
     if threading.current_thread() is not threading.main_thread() or before is None:
-        yield
+        yield pressed
         return
-    pressed: list[Any] = []
     signal.signal(signal.SIGINT, lambda *event: pressed.append(event))
     try:
-        yield
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a block end before Ctrl-C interrupts the program."""
+    pressed: list[Any] = []
+    try:
+        with held() as pressed:
+            yield
+    finally:
         if pressed:
             signal.raise_signal(signal.SIGINT)

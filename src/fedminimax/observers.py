@@ -19,7 +19,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from fedminimax import checks
 from fedminimax.engines.execution import Snapshot
+from fedminimax.engines.rows import Part
 from fedminimax.errors import InputError
 from fedminimax.result import Result
 
@@ -100,6 +101,10 @@ class Watched:
     def snapshot(self) -> Snapshot:
         """Return all that the run goes on from."""
         return self._execution.snapshot()
+
+    def keep(self, folder: Path) -> Callable[[], list[Part]] | None:
+        """Have clients' states that a snapshot lacks written into a checkpoint's folder (see :class:`Execution`)."""
+        return self._execution.keep(folder)
 
     def result(self, whole: bool = True) -> Result:
         """Return what has come of the run so far, as if it ended now.

@@ -15,6 +15,7 @@ from fedminimax.engines.execution import START, AtSites, Engine, Execution, Snap
 from fedminimax.engines.isolated import Isolated
 from fedminimax.engines.mesh import Mesh
 from fedminimax.engines.program import rehearse
+from fedminimax.engines.rows import OwnStates
 from fedminimax.engines.simulator import Simulator
 from fedminimax.errors import InputError
 from fedminimax.federation import spending
@@ -184,6 +185,11 @@ def _check_places(clients: ClientSource, begin: Snapshot | None, engine: Engine)
         raise InputError("These are one process's clients of several: run them with engine='mesh', on all processes.")
     if isinstance(clients, RemoteClients):
         raise InputError("These clients' data is with the sites: give the engine that asks them, engine=Federation(transport).")
+    if begin is not None and isinstance(begin.client_states, OwnStates) and not isinstance(engine, Mesh):
+        raise InputError(
+            "The result to continue has the states of one process's clients of several: give Snapshot(result.state, "
+            "OwnStates.together(states of all processes), result.rounds), or go on from the run's folder."
+        )
     if begin is not None and AtSites in (type(begin.client_states), type(begin.state)):
         raise InputError(
             "The clients' states of this run are with the sites: go on with it in the federation, or replay its trace from the "

@@ -37,7 +37,8 @@ class Result:
         settings: the algorithm with its hyper-parameters, as text.
         seed: the seed.
         rounds: how many rounds have been run in all, those before ``first_round`` included.
-        client_states: the clients' own states, where the algorithm has any: arrays [N, ...], or the ClientStore they live in.
+        client_states: the clients' own states, where the algorithm has any: arrays [N, ...], or the ClientStore they live in;
+            over many processes those of this process's clients, an :class:`~fedminimax.engines.rows.OwnStates`.
         trace: who took part, when ``record=True``.
         seconds: the wall time of all calls but the first.
         compile_seconds: the wall time of the first call: compilation (unless it was kept from an earlier run) and one round.

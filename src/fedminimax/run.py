@@ -88,17 +88,17 @@ def run(
     given: dict[str, Any] = {"problem": problem, "clients": clients, "algorithm": algorithm, "engine": engine, "guard": guard}
     given |= {"availability": availability, "privacy": privacy, "trace": trace, "start": start}
     plan = planned(**given, rounds=rounds, seed=seed, eval_every=eval_every, metrics=metrics, record=record)
+    watching = checked(observers)
+    if folder is None and checkpoint_every is not None:
+        raise InputError("checkpoint_every needs a folder to keep checkpoints in: give folder='runs/name'.")
     if isinstance(mesh := plan.engine, Mesh):
         plan = replace(plan, clients=mesh.known(plan.clients, plan.metrics, plan.problem))
-        given["clients"] = plan.clients  # of the others' examples nothing is kept
+        given["clients"] = clients = plan.clients  # of the others' examples nothing is kept, unless the caller does
         if not mesh.leads:
             return _follow(plan)
     metric, shown = (progress, None) if isinstance(progress, str) else (None, progress)
-    watching = checked(observers)
     observed = [ProgressBar(metric, shown), *watching]
     if folder is None:
-        if checkpoint_every is not None:
-            raise InputError("checkpoint_every needs a folder to keep checkpoints in: give folder='runs/name'.")
         with _leading(plan):
             return _carry_out(plan, observed)
     given |= {"metrics": plan.metrics, "observers": watching, "progress": progress}

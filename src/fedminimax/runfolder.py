@@ -17,6 +17,8 @@ from fedminimax._version import __version__
 from fedminimax.checkpoint import Checkpoint
 from fedminimax.checkpointing import Checkpoints, interval
 from fedminimax.engines.execution import Snapshot
+from fedminimax.engines.mesh import Mesh
+from fedminimax.engines.rows import SavedStates
 from fedminimax.errors import InputError
 from fedminimax.folders import IDENTITY, log, read_json, write_atomically, write_json
 from fedminimax.identity import differences, identity
@@ -234,7 +236,10 @@ def _resumed(plan: Plan, path: Path, found: Checkpoint) -> Plan:
         say(path, f"The checkpoint was written by {wrote}, and this is {now}: what comes next may round differently")
     checkpoint.clear(path, found.name)
     result = found.with_states(lambda: plan.algorithm.init_client(plan.problem))
-    start = Snapshot(result.state, result.client_states, rounds)
+    own: Any = result.client_states
+    if isinstance(own, SavedStates) and not isinstance(plan.engine, Mesh):  # of which each process reads its own
+        own = own.read(plan.algorithm.init_client(plan.problem))
+    start = Snapshot(result.state, own, rounds)
     if rounds < plan.last:
         result = _on_schedule(plan, result)
     log(path, f"Going on after {rounds} of {plan.last} rounds (fedminimax {__version__})")

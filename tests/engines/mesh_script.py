@@ -14,6 +14,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 import networkx as nx
 import numpy as np
+import pytest
 
 import fedminimax as fm
 from fedminimax import metrics, problems
@@ -44,7 +45,8 @@ def conform():
         if place.leads:
             here = go(fm.Simulator("vmap", 1))
             close(there.state, here.state, 1e-10)
-            close(there.client_states, here.client_states, 1e-10)
+            if (own := there.client_states) is not None:
+                close(own.rows, jax.tree.map(lambda a: a[: own.last], here.client_states), 1e-10)
             same_costs(there, here)
             for name, values in here.history.items():
                 np.testing.assert_allclose(there.history[name], values, rtol=1e-9)
@@ -79,6 +81,35 @@ def nodes():
                 np.testing.assert_allclose(there.history[name], values, rtol=1e-9, atol=1e-12)
 
 
+def refuse(folder):
+    """See every process say what is wrong with one of them, and go on."""
+    task = task_of(RobustProblem)
+    go = lambda clients, **more: fm.run(task.problem, clients, SCAFFOLD, rounds=1, engine="mesh", progress=False, **more)
+    folder.touch()
+    with pytest.raises(fm.InputError, match="is a file" if place.leads else "Process 0 ended the run: .* is a file"):
+        go(task.clients, folder=folder)
+    own = task.clients.shard(place.process, 2 if place.leads else 3)
+    with pytest.raises(fm.InputError, match="Process 1 cannot begin: .*of 3" if place.leads else "of 3"):
+        go(own)
+
+
+def go_on():
+    """Go on from each process's own clients' states, and from all of them at process 0."""
+    task = task_of(RobustProblem)
+    options = {"seed": 3, "progress": False}
+    go = lambda engine, rounds, **more: fm.run(
+        task.problem, task.clients, SCAFFOLD, rounds=rounds, engine=engine, **options, **more
+    )
+    here = go(fm.Simulator("vmap", 1), 4)
+    half = go("mesh", 2)
+    dense = go(fm.Simulator("vmap", 1), 2) if place.leads else half
+    for start in (half, fm.Snapshot(dense.state, dense.client_states, 2)):
+        there = go("mesh", 2, start=start)
+        own = there.client_states
+        close(there.state, here.state, 1e-10)
+        close(own.rows, jax.tree.map(lambda a: a[own.first : own.last], here.client_states), 1e-10)  # noqa: B023
+
+
 class _Falls:
     """Kills the last process after some rounds."""
 
@@ -111,6 +142,8 @@ def scaffold(folder, falls=False):
 
 if __name__ == "__main__":
     if sys.argv[1] == "conform":
+        refuse(Path(sys.argv[2]))
+        go_on()
         conform()
         nodes()
     else:

@@ -1,9 +1,13 @@
 """One simulation over many processes: the shares of data, the packed reduction, and real processes on this machine."""
 
+import gc
 import itertools
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import weakref
 import zlib
 from pathlib import Path
 
@@ -17,10 +21,15 @@ import fedminimax as fm
 from fedminimax import metrics, problems
 from fedminimax.data.shards import ClientShard, deal
 from fedminimax.engines.layout import AXIS
+from fedminimax.engines.mesh.channel import Channel
 from fedminimax.engines.mesh.contents import joined
+from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.packing import packed_bytes, summed
 from fedminimax.engines.mesh.placement import device_mesh
+from fedminimax.engines.rows import OwnStates
+from fedminimax.engines.simulator import Simulation
 from fedminimax.errors import InputError
+from fedminimax.federation.round import Conditions
 from fedminimax.testing.contract import close, same_costs
 
 SCRIPT = Path(__file__).parent / "mesh_script.py"
@@ -127,6 +136,67 @@ def test_blocks_on_two_devices_equal_the_simulator(guard, x64):
     np.testing.assert_allclose(there.history["client_loss/worst"], here.history["client_loss/worst"], rtol=1e-9)
 
 
+def test_a_cohort_of_all_has_nobody_elses_states_on_a_device():
+    task, method = (
+        problems.robust_regression(32, 64, 3, rho=0.1, sigma=0.5),
+        fm.Scaffold(lr_x=0.02, local_steps=2, batch_size=2),
+    )
+    run = fm.Mesh(2, devices=2).open(*task.problem.bind(task.clients), method, Conditions(fm.Guard()))
+    own = sum(leaf.nbytes for leaf in jax.tree.leaves(run._carry.client_states)) / 2
+    compiled = run._program._advance.lower(run._given, run._carry, 0, 1, length=1).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * own  # each copy of everybody's would be 2
+
+
+def presses(monkeypatch, kind, method, when):
+    """Press Ctrl-C at the end of a call; return the list of calls that came to their end."""
+    ended, work = [], getattr(kind, method)
+
+    def pressed(self, *args):
+        out = work(self, *args)
+        if len(ended) == when:
+            signal.raise_signal(signal.SIGINT)
+        ended.append(method)
+        return out
+
+    monkeypatch.setattr(kind, method, pressed)
+    return ended
+
+
+@pytest.mark.parametrize("when", [(2, None), (None, 2)], ids=["advance", "evaluate"])
+def test_ctrl_c_waits_for_what_all_processes_do_and_loses_nothing_of_it(when, monkeypatch):
+    task, words, say = problems.quadratic(7), [], Channel.say
+    monkeypatch.setattr(Channel, "say", lambda self, what: (words.append(what.split()[0]), say(self, what)))
+    done = {"advance": presses(monkeypatch, Simulation, "advance", when[0])}
+    done["evaluate"] = presses(monkeypatch, MeshJudge, "__call__", when[1])
+    result = fm.run(
+        task.problem, task.clients, fm.LocalSGDA(0.1, 0.1), rounds=9, eval_every=1, engine="mesh", progress=False,
+        metrics=metrics.ClientLoss(),
+    )  # fmt: skip
+    assert result.interrupted
+    assert 0 < result.rounds < 9
+    assert result.rounds == result.history["round"][-1] == len(result.costs["replies"])
+    assert {word: words.count(word) for word in done} == {word: len(calls) for word, calls in done.items()}
+
+
+def test_of_data_that_the_caller_drops_only_the_share_is_kept():
+    task, seen = problems.quadratic(7, examples=6), []
+
+    class Looks:
+        def on_end(self, run):
+            gc.collect()
+            seen.append([leaf() is None for leaf in leaves])
+
+    def data():
+        own = fm.ClientData.from_list([jax.tree.map(np.array, task.clients[i]) for i in range(7)])
+        leaves.extend(weakref.ref(leaf) for leaf in jax.tree.leaves(own.fields))
+        return own
+
+    leaves = []
+    fm.run(task.problem, data(), fm.LocalSGDA(0.1, 0.1), rounds=2, engine="mesh", progress=False, observers=Looks())
+    assert leaves
+    assert seen == [[True] * len(leaves)]
+
+
 def test_a_metric_that_needs_all_data_is_refused():
     task = problems.quadratic(7)
     with pytest.raises(InputError, match="all clients' data in one place"):
@@ -143,8 +213,8 @@ def launched(processes, *arguments, patience=5):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=dict(os.environ), check=False)
 
 
-def test_two_processes_equal_the_simulator():
-    done = launched(2, "conform", "-")
+def test_two_processes_equal_the_simulator_and_refuse_alike(tmp_path):
+    done = launched(2, "conform", tmp_path / "file")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -154,6 +224,9 @@ def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_pa
     assert "Process 2 (pid" in done.stderr, done.stderr[-3000:]
     assert "was lost" in done.stderr, done.stderr[-3000:]
     assert list((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json"))
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    newest = max((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json")).parent
+    assert len(list(newest.glob("clients-*.rows"))) == 3
     done = launched(2, "go", tmp_path / "run")
     assert done.returncode == 0, done.stderr[-3000:]
     ends = [fm.Result.load(tmp_path / f"run-{k}.fmx") for k in range(2)]
@@ -163,13 +236,15 @@ def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_pa
         task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
         folder=tmp_path / "alone",
     )  # fmt: skip
+    close(OwnStates.together(end.client_states for end in ends), alone.client_states, 1e-10)
     for end in ends:
         close(end.state, alone.state, 1e-10)
-        close(end.client_states, alone.client_states, 1e-10)
         np.testing.assert_allclose(end.history["client_loss/worst"], alone.history["client_loss/worst"], rtol=1e-9)
-    # The simulator takes the folder of the processes for its own: it is the same run.
-    again = fm.run(
-        task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
-        folder=tmp_path / "run",
-    )  # fmt: skip
-    close(again.state, alone.state, 1e-10)
+    # The simulator takes the folder of the processes for its own: it is the same run, and goes on from where that was killed.
+    for folder in ("copy", "run"):
+        again = fm.run(
+            task.problem, task.clients, method, rounds=12, seed=3, eval_every=3, progress=False, metrics=metrics.ClientLoss(),
+            folder=tmp_path / folder,
+        )  # fmt: skip
+        close(again.state, alone.state, 1e-10)
+        close(again.client_states, alone.client_states, 1e-10)

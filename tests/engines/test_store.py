@@ -104,7 +104,7 @@ def test_interrupted_rounds_leave_no_trace(task, monkeypatch):
 
 def test_only_rows_that_were_written_differ_from_the_first(tmp_path):
     store = ClientStore(1000, {"a": np.full(3, 7.0), "b": np.ones((), np.int32)}, tmp_path / "store")
-    rows = lambda a, b: store._packed([np.asarray(a, float), np.asarray(b, np.int32)])
+    rows = lambda a, b: store._format.packed([np.asarray(a, float), np.asarray(b, np.int32)])
     store.write_rows([4, 9, 4], np.array([True, False, True]), rows(np.arange(9.0).reshape(3, 3), [1, 2, 3]))
     np.testing.assert_array_equal(store.read([4])["a"], [[6, 7, 8]])
     assert store.written().size == 0  # not lasting yet

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fedminimax import wire
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
+from fedminimax.engines.rows import Part
 from fedminimax.errors import InputError
 from fedminimax.federation.accounting import Message, Traffic
 from fedminimax.federation.privacy import Sent
@@ -64,7 +66,8 @@ class Snapshot(NamedTuple):
     Attributes:
         state: the algorithm's state.
         client_states: the clients' own states, where they have any: arrays [N, ...], or the store that they live in, or the
-            names by which the clients know them (:class:`AtSites`).
+            names by which the clients know them (:class:`AtSites`); over many processes those of a process's own clients
+            (:class:`~fedminimax.engines.rows.OwnStates`).
         round: how many rounds have been run.
     """
 
@@ -127,6 +130,16 @@ class Execution(ABC):
             metrics: the metrics, by name.
             costs: what the run has cost so far, for metrics that look at it.
         """
+
+    def keep(self, folder: Path) -> Callable[[], list[Part]] | None:
+        """Have clients' states that a snapshot lacks written into a checkpoint's folder, by whoever has them.
+
+        Returns what waits for them, in whichever thread, and says in which files they are; None: snapshots lack none.
+
+        Args:
+            folder: the checkpoint's, which is there.
+        """
+        return None
 
     def ended(self, record: Callable[[], dict[str, Any]]) -> None:  # noqa: B027  (most engines have nobody to tell)
         """Take what came of the run to whoever else is to know it.

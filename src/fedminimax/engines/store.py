@@ -58,6 +58,21 @@ class RowFormat:
         numbers = [leaf.astype(np.uint8) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(states)]
         return jnp.concatenate([lax.bitcast_convert_type(a, np.uint8).reshape(a.shape[0], -1) for a in numbers], axis=1)
 
+    def packed(self, leaves: list[np.ndarray]) -> np.ndarray:
+        """Return the bytes of stacked states, of which these are the leaves, [S, row_bytes]."""
+        flat = [np.ascontiguousarray(leaf, s.dtype).reshape(len(leaf), -1) for leaf, s in zip(leaves, self.shapes, strict=True)]
+        return np.concatenate([leaf.view(np.uint8) for leaf in flat], axis=1)
+
+    def unpacked(self, rows: np.ndarray) -> Tree:
+        """Return the stacked states of which these are the bytes."""
+        leaves, first = [], 0
+        for shape in self.shapes:
+            size = shape.size * shape.dtype.itemsize
+            part = np.ascontiguousarray(rows[:, first : first + size])
+            leaves.append(part.view(shape.dtype).reshape(len(rows), *shape.shape))
+            first += size
+        return jax.tree.unflatten(self.structure, leaves)
+
     def read(self, ids: jax.Array, token: jax.Array) -> Tree:
         """Return a cohort's states from the store whose number the token is, inside a compiled program."""
         shape = jax.ShapeDtypeStruct((ids.shape[0], self.row_bytes), jnp.uint8)
@@ -124,8 +139,7 @@ class ClientStore:
 
     def __init__(self, count: int, initial: Tree, folder: Path | None = None):
         initial = jax.tree.map(np.asarray, initial)
-        format_ = RowFormat(initial)
-        self._structure, self.shapes, self.row_bytes = format_.structure, format_.shapes, format_.row_bytes
+        self._take_format(initial)
         self.count, self.folder, self.rounds = count, folder, 0
         if folder is not None:
             if folder.exists() and not folder.is_dir():
@@ -138,8 +152,12 @@ class ClientStore:
             folder.mkdir(parents=True, exist_ok=True)
         self._begin(jax.tree.leaves(initial))
 
+    def _take_format(self, initial: Tree) -> None:
+        self._format = RowFormat(initial)
+        self.shapes, self.row_bytes = self._format.shapes, self._format.row_bytes
+
     def _begin(self, initial: list[np.ndarray], mode: Literal["w+", "r+"] = "w+") -> None:
-        self._initial = self._packed([leaf[None] for leaf in initial])[0]
+        self._initial = self._format.packed([leaf[None] for leaf in initial])[0]
         self._rows = self._room("states", (self.count, self.row_bytes), np.uint8, mode)
         self._written = self._room("written", (self.count,), bool, mode)
         self._journal: dict[int, np.ndarray] = {}
@@ -165,8 +183,8 @@ class ClientStore:
             rounds: after how many rounds it was taken.
         """
         initial = jax.tree.map(np.asarray, initial)
-        store, format_ = cls.__new__(cls), RowFormat(initial)
-        store._structure, store.shapes, store.row_bytes = format_.structure, format_.shapes, format_.row_bytes
+        store = cls.__new__(cls)
+        store._take_format(initial)
         store.count, store.folder, store.rounds = count, folder, rounds
         try:
             store._begin(jax.tree.leaves(initial), "r+")
@@ -177,10 +195,6 @@ class ClientStore:
         assert store._undo is not None
         store._undo.go_back(mark, store._put, store.settle)
         return store
-
-    def _packed(self, leaves: list[np.ndarray]) -> np.ndarray:
-        flat = [np.ascontiguousarray(leaf, s.dtype).reshape(len(leaf), -1) for leaf, s in zip(leaves, self.shapes, strict=True)]
-        return np.concatenate([leaf.view(np.uint8) for leaf in flat], axis=1)
 
     def read_rows(self, ids: Sequence[int] | Array) -> np.ndarray:
         """Return the states of some clients as bytes, [S, row_bytes]."""
@@ -201,16 +215,7 @@ class ClientStore:
 
     def read(self, ids: Sequence[int] | Array) -> Tree:
         """Return the states of some clients, stacked."""
-        return self._tree(self.read_rows(ids))
-
-    def _tree(self, rows: np.ndarray) -> Tree:
-        leaves, first = [], 0
-        for shape in self.shapes:
-            size = shape.size * shape.dtype.itemsize
-            part = np.ascontiguousarray(rows[:, first : first + size])
-            leaves.append(part.view(shape.dtype).reshape(len(rows), *shape.shape))
-            first += size
-        return jax.tree.unflatten(self._structure, leaves)
+        return self._format.unpacked(self.read_rows(ids))
 
     def commit(self) -> None:
         """Make what was written lasting. Where files cannot take it, it waits in memory, and the run goes on."""
@@ -272,7 +277,7 @@ class ClientStore:
             return
         stored = isinstance(other, ClientStore)
         ids = other.written() if stored else np.arange(self.count)
-        of_arrays = lambda ids: self._packed([np.asarray(leaf)[ids] for leaf in jax.tree.leaves(other)])
+        of_arrays = lambda ids: self._format.packed([np.asarray(leaf)[ids] for leaf in jax.tree.leaves(other)])
         rows_of = other.read_rows if stored else of_arrays
         for part in np.array_split(ids, max(1, -(-len(ids) * self.row_bytes // JOURNAL))):
             self.write_rows(part, np.ones(len(part), bool), rows_of(part))
@@ -281,7 +286,7 @@ class ClientStore:
     def record(self) -> dict[str, Any]:
         """Return everything as arrays that can be saved: the rows that were written, and what the others are."""
         ids = self.written()
-        initial = jax.tree.map(lambda a: a[0], self._tree(self._initial[None]))
+        initial = jax.tree.map(lambda a: a[0], self._format.unpacked(self._initial[None]))
         return {"clients": self.count, "initial": initial, "ids": ids, "rows": self.read_rows(ids), "rounds": self.rounds}
 
     @classmethod

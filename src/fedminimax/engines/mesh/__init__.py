@@ -3,5 +3,6 @@
 from fedminimax.engines.mesh.engine import Mesh
 from fedminimax.engines.mesh.execution import MeshExecution
 from fedminimax.engines.mesh.watch import Lost
+from fedminimax.engines.rows import OwnStates
 
-__all__ = ["Lost", "Mesh", "MeshExecution"]
+__all__ = ["Lost", "Mesh", "MeshExecution", "OwnStates"]

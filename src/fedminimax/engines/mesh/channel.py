@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import jax
@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from fedminimax import distributed
 from fedminimax.engines.layout import AXIS
 from fedminimax.engines.mesh.placement import APART, EVERYWHERE, apart
+from fedminimax.engines.mesh.saving import Saving
 from fedminimax.engines.mesh.watch import Lost, hear, watch
 from fedminimax.errors import InputError
 
@@ -21,6 +22,10 @@ _CHUNK = 2**22
 _KEPT = 4096
 """So many words of process 0 are kept for those who listen late."""
 _FAILED = "failed "
+
+
+class Told(InputError):
+    """An error that every process knows of, and raises."""
 
 
 class Channel:
@@ -41,6 +46,16 @@ class Channel:
         """Whether this is process 0."""
         return self.place.leads
 
+    @property
+    def saving(self) -> Saving | None:
+        """A new writer of this process's own clients' states; None: this one is alone."""
+        return None if self._watch is None else Saving(self.place, self._watch)
+
+    @property
+    def words(self) -> int:
+        """How many words process 0 has said so far."""
+        return Channel._said
+
     def say(self, what: str) -> None:
         """Tell all others what comes next; only process 0 does."""
         number = self._next()
@@ -53,9 +68,9 @@ class Channel:
     def hear(self) -> str:
         """Wait for what process 0 says next. That it failed is an error here too."""
         assert self._watch is not None
-        said = hear(distributed.service(), f"fedminimax/said/{self._next()}", self._watch.check)
+        said = hear(distributed.service(), f"fedminimax/said/{self._next()}", self._watch.listens)
         if said.startswith(_FAILED):
-            raise InputError(said[len(_FAILED) :])
+            raise Told(said[len(_FAILED) :])
         return said
 
     @classmethod
@@ -72,21 +87,33 @@ class Channel:
             except Lost:
                 raise
             except BaseException as error:
-                self.say(f"{_FAILED}Process 0 ended the run: {error or type(error).__name__}")
+                if self._watch is not None and self._watch.stuck:  # they wait for this process, and do not listen to it
+                    self._watch.failed(error)
+                else:
+                    self.say(f"{_FAILED}Process 0 ended the run: {error or type(error).__name__}")
                 raise
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Do what process 0 says: if that fails here, the others are told."""
+    def in_step(self) -> Iterator[None]:
+        """Do what all others do at the same time: if it fails here, they are told."""
         with self.running():
             try:
                 yield
-            except (Lost, InputError):
+            except (Lost, Told):
                 raise
             except BaseException as error:
                 if self._watch is not None:
                     self._watch.failed(error)
                 raise
+
+    def agree(self, wrong: InputError | None) -> None:
+        """Raise an error on every process where one of them found something wrong; every process calls it."""
+        found = self.collect(str(wrong or "").encode(), everybody=True)
+        if wrong is not None:
+            raise Told(str(wrong)) from None
+        for process, what in enumerate(found):
+            if what:
+                raise Told(f"Process {process} cannot begin: {what.decode()}")
 
     def running(self) -> AbstractContextManager[None]:
         """Say that a run is under way."""
@@ -107,8 +134,19 @@ class Channel:
         """Return what process 0 gives, on every process."""
         return self.collect(contents or b"", everybody=True)[0]
 
+    def deal(self, contents: Callable[[int], bytes]) -> bytes:
+        """Return what process 0 gives each process, by its number; each has its own only."""
+        own = b""
+        for process in range(self.place.processes):
+            found = self._collect(contents(process) if self.leads else b"", keep=process == self.place.process)
+            own = found[0] if found else own
+        return own
+
     def collect(self, contents: bytes, everybody: bool = False) -> list[bytes]:
         """Return what each process gives; only process 0 has it afterwards, unless everybody is to have it."""
+        return self._collect(contents, everybody or self.leads)
+
+    def _collect(self, contents: bytes, keep: bool) -> list[bytes]:
         if self.place.processes == 1:
             return [contents]
         padded = -(-len(contents) // 4) * 4
@@ -118,7 +156,6 @@ class Channel:
         sizes = (lengths[::2] << 20) + lengths[1::2]
         firsts = np.concatenate([[0], np.cumsum(-(-sizes // 4))])  # in words
         own = np.frombuffer(contents.ljust(padded, b"\0"), np.int32)
-        keep = everybody or self.leads
         whole = np.empty(int(firsts[-1]) if keep else 0, np.int32)
         begin = int(firsts[self.place.process])
         for first in range(0, int(firsts[-1]), _CHUNK):

@@ -10,6 +10,7 @@ from fedminimax import checks, distributed
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.algorithms.decentralized import Decentralized
 from fedminimax.data.clients import ClientSource
+from fedminimax.data.generated import GeneratedClients
 from fedminimax.data.shards import ClientShard
 from fedminimax.engines.execution import Snapshot
 from fedminimax.engines.layout import AUTO, Layout, Strategy
@@ -20,6 +21,7 @@ from fedminimax.engines.mesh.dealt import Dealt
 from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.execution import MeshExecution
 from fedminimax.engines.mesh.rounds import MeshLayout, MeshProgram
+from fedminimax.errors import InputError
 from fedminimax.federation.round import Conditions
 from fedminimax.federation.trace import Trace
 from fedminimax.metrics.base import Metric
@@ -45,8 +47,7 @@ class Mesh:
     def __post_init__(self) -> None:
         Layout(self.strategy)  # says what is wrong with it
         checks.integer("devices", self.devices)
-        if distributed.asked():
-            distributed.join()
+        distributed.expect()
 
     @property
     def leads(self) -> bool:
@@ -59,20 +60,35 @@ class Mesh:
 
     def following(self) -> AbstractContextManager[None]:
         """Do what process 0 says."""
-        return self._channel().following()
+        return self._channel().in_step()
 
     def known(self, clients: ClientSource, metrics: Mapping[str, Metric], problem: Problem) -> ClientSource:
         """Return this process's share of some clients, with a description of all clients' examples.
 
-        Every process calls it, before a run begins; a metric that cannot be had is refused.
+        Every process calls it, before a run begins. A metric that cannot be had, or a wrong share in one process, is an
+        error in all of them.
         """
-        place, channel = distributed.place(), self._channel()
-        share = placement.own_share(clients, problem, place.process, place.processes, self.devices)
-        dealt = Dealt.of(share, problem, place.process, place.processes, self.devices)
-        MeshJudge(problem, share, dealt, channel).check(metrics)
-        if isinstance(share, ClientShard) and share.contents is None:
-            share = replace(share, contents=contents(share, channel))
-        return share
+        channel = self._channel()
+        with channel.in_step():
+            share, wrong = self._checked(clients, metrics, problem, channel)
+            channel.agree(wrong)
+            assert share is not None
+            if isinstance(share, ClientShard) and share.contents is None:
+                share = replace(share, contents=contents(share, channel))
+            return share
+
+    def _checked(
+        self, clients: ClientSource, metrics: Mapping[str, Metric], problem: Problem, channel: Channel
+    ) -> tuple[ClientShard | GeneratedClients | None, InputError | None]:
+        """Return this process's share, or what is wrong with it or with the metrics."""
+        place = channel.place
+        try:
+            share = placement.own_share(clients, problem, place.process, place.processes, self.devices)
+            dealt = Dealt.of(share, problem, place.process, place.processes, self.devices)
+            MeshJudge(problem, share, dealt, channel).check(metrics)
+        except InputError as error:
+            return None, error
+        return share, None
 
     def open(
         self,

@@ -55,15 +55,13 @@ class MeshRound(SimulatedRound):
         if self.layout.in_place:
             return self._in_place(request)
         size = request.ids.shape[0]
-        rows = self._rows(request)
+        rows = self._rows(request)._replace(state=None)
         mine = rows.present & self.data.rows(request.ids)[1]
         order = jnp.argsort(~mine, stable=True)  # its own come first, and the others' turns are never taken
         turns, width = self._places(size)
         own = jax.tree.map(lambda a: a[order], rows)._replace(present=mine[order])
-        sums, stacked = self._own_turns(request, self._share(own, turns, width), jnp.sum(mine))
+        sums, stacked, self.client_states = self._own_turns(request, self._share(own, turns, width), jnp.sum(mine))
         out = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:])[:size], stacked)
-        if self.client_states is not None:
-            self._remember(request.ids[order], out.here, out.state)
         back = jnp.argsort(order)
         out = jax.tree.map(lambda a: a[back], out)
         value = jax.tree.map(lambda a: jnp.where(mine.reshape(-1, *[1] * (a.ndim - 1)), a, jnp.zeros_like(a)), out.value)
@@ -87,10 +85,9 @@ class MeshRound(SimulatedRound):
             own = own._replace(per_client=jax.tree.map(lambda a: a[nodes], request.per_client))
         width = self._width(most)
         turns = -(-most // width)
-        sums, stacked = self._own_turns(own, self._share(self._rows(own), turns, width), last - first)
+        rows = self._share(self._rows(own)._replace(state=None), turns, width)
+        sums, stacked, self.client_states = self._own_turns(own, rows, last - first)
         out = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:])[:most], stacked)
-        if self.client_states is not None:
-            self._remember(own.ids, out.here, out.state)
         self.packed.append(0)
         everybody = jnp.ones(request.ids.shape[0], bool)
         return Executed(out.value, None, everybody, everybody, out.note, sums.work)
@@ -105,21 +102,33 @@ class MeshRound(SimulatedRound):
         self.packed.append(sent)
         return out, ignored
 
-    def _own_turns(self, request: Request, rows: Row, count: jax.Array) -> tuple[Sums, Done]:
-        """Run as many turns as ``count`` clients need, and add up what is added up; places of other turns stay zeros."""
+    def _turn(self, request: Request, rows: Row) -> tuple[Sums, Done]:
+        # Looked up a turn at a time: a cohort of all would have everybody's states on every device.
+        return super()._turn(request, rows._replace(state=self._states_of(rows.id)))
+
+    def _own_turns(self, request: Request, rows: Row, count: jax.Array) -> tuple[Sums, Done, Tree]:
+        """Run as many turns as ``count`` clients need, and add up what is added up; places of other turns stay zeros.
+
+        The block's states, with those that its clients have now, come third.
+        """
         turns, width = rows.id.shape[:2]
         if turns == 1:
-            return self._in_turns(request, rows)
+            sums, done = self._in_turns(request, rows)
+            kept = self._kept(self.client_states, rows.id[0], *jax.tree.map(lambda a: a[0], (done.here, done.state)))
+            return sums, done._replace(state=None), kept
         turn = jax.jit(lambda rows: self._turn(request, rows), inline=True)  # traced once, for its shapes and for the loop
         shapes = jax.eval_shape(turn, jax.tree.map(lambda a: a[0], rows))
         zeros = lambda lead, tree: jax.tree.map(lambda s: jnp.zeros((*lead, *s.shape), s.dtype), tree)
 
-        def one(k: jax.Array, loop: tuple[Sums, Done]) -> tuple[Sums, Done]:
-            total, room = loop
+        def one(k: jax.Array, loop: tuple[Sums, Done, Tree]) -> tuple[Sums, Done, Tree]:
+            total, room, kept = loop
             more, done = turn(jax.tree.map(lambda a: a[k], rows))
-            return jax.tree.map(jnp.add, total, more), jax.tree.map(lambda all_, new: all_.at[k].set(new), room, done)
+            kept = self._kept(kept, rows.id[k], done.here, done.state)
+            put = lambda all_, new: all_.at[k].set(new)
+            return jax.tree.map(jnp.add, total, more), jax.tree.map(put, room, done._replace(state=None)), kept
 
-        return jax.lax.fori_loop(0, -(-count // width), one, (zeros((), shapes[0]), zeros((turns,), shapes[1])))
+        room = zeros((turns,), shapes[1]._replace(state=None))
+        return jax.lax.fori_loop(0, -(-count // width), one, (zeros((), shapes[0]), room, self.client_states))
 
     def _places(self, size: int) -> tuple[int, int]:
         """Return how many turns there are for a whole cohort, with how many clients side by side."""
@@ -133,11 +142,11 @@ class MeshRound(SimulatedRound):
         rows = self.data.rows(ids)[0]
         return jax.tree.map(lambda a: a[rows], self.client_states)
 
-    def _remember(self, ids: jax.Array, here: jax.Array, states: Tree) -> None:
+    def _kept(self, kept: Tree, ids: jax.Array, here: jax.Array, states: Tree) -> Tree:
+        """Return the block's states with new ones of some of its clients."""
         rows, own = self.data.rows(ids)
         where = jnp.where(here & own, rows, self.data.most)
-        put = lambda all_, new: all_.at[where].set(new, mode="drop")
-        self.client_states = jax.tree.map(put, self.client_states, states)
+        return jax.tree.map(lambda all_, new: all_.at[where].set(new, mode="drop"), kept, states)
 
 
 class MeshProgram(Program):

@@ -27,6 +27,9 @@ _GRACE = 5.0
 _HURT = 4.0
 """After a broken connection, whoever has been silent for so many seconds is the one that was lost."""
 
+_BROKEN = ("Gloo", "UNAVAILABLE", "Connection", "NCCL", "Socket")
+"""What an error says when a connection to another process broke."""
+
 
 class Lost(InputError):
     """Another process is gone, and the run with it; what was saved goes on with the next start."""
@@ -38,8 +41,11 @@ class Watch:
     def __init__(self, place: distributed.Place):
         self.place, self._service = place, distributed.service()
         self.verdict: str | None = None
+        self.stuck = False
+        """Whether this process left the others waiting in a collective."""
         self._known, self._over, self._failed = threading.Event(), threading.Event(), False
         self._running = 0
+        self._meetings, self._inside, self._since, self._reminds = 0, 0, 0.0, place.patience
         self._seen: dict[int, tuple[str, float]] = {}
         self._set(f"who/{place.process}", f"pid {os.getpid()} on {socket.gethostname()}")
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._listen)]
@@ -62,17 +68,41 @@ class Watch:
         import jax
 
         self.check()
+        self._enter()
         try:
             yield
+        except Lost:
+            raise
         except (jax.errors.JaxRuntimeError, ValueError) as error:  # which of them depends on when it is noticed
-            if not any(word in str(error) for word in ("Gloo", "UNAVAILABLE", "Connection", "NCCL", "Socket")):
-                raise
-            self._hurt(error)
+            if any(word in str(error) for word in _BROKEN):
+                self._hurt(error)
+            self.stuck = True
+            raise
+        except BaseException:
+            self.stuck = True
+            raise
+        finally:
+            self._inside -= 1
+
+    def _enter(self) -> None:
+        if not self._inside:
+            self._since, self._reminds = time.monotonic(), self.place.patience
+        self._meetings += 1
+        self._inside += 1
 
     def check(self) -> None:
         """Raise an error if a process is known to be lost."""
         if self.verdict is not None:
             raise Lost(self.verdict)
+
+    def listens(self) -> None:
+        """Raise an error if there is nothing to wait for: a process is lost, or process 0 has ended without a word."""
+        self.check()
+        beat = ""
+        with suppress(Exception):  # none was written yet
+            beat = self._service.key_value_try_get(f"{_ROOM}/beat/0")
+        if beat == _LEFT:
+            raise Lost("Process 0 ended before the run was over.")
 
     def failed(self, error: BaseException) -> None:
         """Tell the others that this process cannot go on."""
@@ -101,10 +131,13 @@ class Watch:
         while not self._over.wait(pause if count else 0):
             count += 1
             try:
-                self._set(f"beat/{self.place.process}", str(count))
-                if self.place.leads and (found := self._missing()) is not None:
-                    self._set("verdict", found)
-                    return
+                self._set(f"beat/{self.place.process}", f"{count} {self._meetings}")
+                if self.place.leads:
+                    if (found := self._missing()) is not None:
+                        self._set("verdict", found)
+                        return
+                    if (found := self._late()) is not None:
+                        _tell(found)
             except Exception:  # the service is gone: whoever listens says so
                 return
 
@@ -120,10 +153,25 @@ class Watch:
                 self._seen[process] = beat, now
             elif beat == _LEFT:
                 if self._running:
-                    return _sentence(f"{self._who(process)} ended in the midst of the run")
+                    return _sentence(f"{self._who(process)} ended before the run was over")
             elif now - known[1] > (min(_HURT, self.place.patience) if hurt else self.place.patience):
                 return _sentence(f"{self._who(process)} was lost: it has not been heard of for {now - known[1]:.0f} seconds")
         return None
+
+    def _late(self) -> str | None:
+        """Return a sentence about those for whom this process has waited for long, now and then; None: there is none.
+
+        They live: they may work, or hang, which nobody can tell from here.
+        """
+        waited, own = time.monotonic() - self._since, self._meetings
+        if not self._inside or waited < self._reminds:
+            return None
+        self._reminds *= 4
+        late = [p for p, (beat, _) in sorted(self._seen.items()) if beat not in ("", _LEFT) and int(beat.split()[1]) < own]
+        if not late:
+            return None
+        names = " and ".join(self._who(process) for process in late)
+        return f"{names} did not come for {waited:.0f} seconds to where process 0 waits: busy, or hung."
 
     def _who(self, process: int) -> str:
         return f"Process {process} ({self._all('who').get(process, 'which never began')})"
@@ -139,16 +187,16 @@ class Watch:
                 if self._over.is_set():
                     return
                 self.verdict = _sentence("Process 0, through which all others know of each other, was lost")
-                self._say()  # at once: the runtime ends this process as soon as it notices
+                self._end()  # at once: the runtime ends this process as soon as it notices
         if self.verdict is None:
             return
         self._known.set()
         if not self._over.wait(self.place.patience + _GRACE):
-            self._say()
+            self._end()
             os._exit(1)
 
-    def _say(self) -> None:
-        os.write(2, f"Error: {distributed.described()}: {self.verdict}\n".encode())
+    def _end(self) -> None:
+        _tell(f"Error: {distributed.described()}: {self.verdict}")
 
     def _leave(self) -> None:
         """Be gone without waiting for those who are lost: the runtime would wait for minutes."""
@@ -162,6 +210,10 @@ class Watch:
             thread.join(2 * _BEAT)
         with suppress(Exception):
             self._set(f"beat/{self.place.process}", _LEFT)
+
+
+def _tell(sentence: str) -> None:
+    os.write(2, f"{sentence}\n".encode())
 
 
 def _sentence(what: str) -> str:
