@@ -1,7 +1,8 @@
-"""Many processes that are one run: how a process finds the others, on JAX's own distributed runtime.
+"""Many processes that are one run, or that share many runs: how a process knows of the others.
 
-Whoever starts the processes (``srun``, ``mpirun``, Kubernetes, ``fedminimax launch``) starts the same script in each. It calls
-:func:`join` before JAX is used, or has the variable ``FEDMINIMAX_PROCESSES`` set, and then runs with ``engine="mesh"``. Nothing
+Whoever starts the processes (``srun``, ``mpirun``, Kubernetes, ``fedminimax launch``) starts the same script in each. For one run
+on all of them it calls :func:`join` before JAX is used, or has the variable ``FEDMINIMAX_PROCESSES`` set, and then runs with
+``engine="mesh"``. For sweeps and experiments whose runs are dealt out it calls :func:`apart`, which connects to nobody. Nothing
 here talks to a network by itself: JAX's coordination service does.
 """
 
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedminimax import checks
 from fedminimax.errors import InputError
 
 PROCESSES, PROCESS, COORDINATOR = "FEDMINIMAX_PROCESSES", "FEDMINIMAX_PROCESS", "FEDMINIMAX_COORDINATOR"
@@ -21,6 +23,11 @@ PATIENCE = "FEDMINIMAX_PATIENCE"
 """After how many seconds of silence a process is taken for lost."""
 AUTO = "auto"
 DEFAULT_PATIENCE = 30.0
+_LAUNCHERS = {  # by a variable that only a process of theirs has: its number, and how many there are
+    "SLURM_STEP_NODELIST": ("SLURM_PROCID", "SLURM_NTASKS"),
+    "OMPI_COMM_WORLD_RANK": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "PMI_RANK": ("PMI_RANK", "PMI_SIZE"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Place:
 
 
 _JOINED: list[Place] = []
+_APART: list[Place] = []
 
 
 def join(
@@ -73,6 +81,8 @@ def join(
     if processes == 1:
         _JOINED.append(Place(patience=patience))
         return _JOINED[0]
+    if coordinator is not None and processes is None and process is None:
+        process, processes = launched() or (None, None)
     known = [coordinator is not None, processes is not None, process is not None]
     if any(known) and not all(known):
         raise InputError("A process needs to know the coordinator's address, how many processes there are and its own number.")
@@ -107,6 +117,54 @@ def _connect(coordinator: str | None, processes: int | None, process: int | None
             "This process found no others: start it with srun, mpirun or `fedminimax launch`, or give join() the address of "
             f"process 0, how many processes there are and its number; and before anything uses JAX. ({error})"
         ) from error
+
+
+def apart(processes: int | None = None, process: int | None = None, *, patience: float | None = None) -> Place:
+    """Be one of several processes that sweeps and experiments deal their runs out to, without being connected to the others.
+
+    They meet in the folder of the sweep or the experiment, which must be on a disk that all share. A process that is lost costs
+    its share, and the others go on. Without arguments it takes what ``fedminimax launch`` (or you) set in the environment, and
+    else what SLURM or MPI say; a process that nobody counted is alone.
+
+    Args:
+        processes: how many processes there are.
+        process: the number of this one.
+        patience: after how many seconds of silence a process is taken for lost; by default 30.
+    """
+    if processes is None and process is None:
+        process, processes = launched() or (0, 1)
+    if processes is None or process is None:
+        raise InputError("A process needs to know how many processes there are, and its own number: give both, or neither.")
+    checks.integer("processes", processes)
+    if not 0 <= checks.integer("process", process, least=0) < processes:
+        raise InputError(f"There is no process {process} of {processes}: they are counted from 0.")
+    _APART[:] = [Place(process, processes, _seconds() if patience is None else patience)]
+    return _APART[0]
+
+
+def launched() -> tuple[int, int] | None:
+    """Return the number of this process and how many there are, as the environment says; None: it does not say."""
+    processes, process = _number(PROCESSES), _number(PROCESS)
+    if processes == 1:
+        return 0, 1
+    if processes is not None and process is not None:
+        return process, processes
+    if processes is not None or process is not None:
+        raise InputError(f"A process needs both {PROCESSES} and {PROCESS}: how many there are, and its own number.")
+    for mark, (rank, size) in _LAUNCHERS.items():
+        if mark in os.environ and (number := _number(rank)) is not None and (count := _number(size)) is not None:
+            return number, count
+    return None
+
+
+def dealt() -> Place:
+    """Return where this process is among those that runs are dealt out to; one that is not :func:`apart` has all of them."""
+    return _APART[0] if _APART else Place(patience=_seconds())
+
+
+def leads() -> bool:
+    """Tell whether this process prints and writes for all."""
+    return place().leads and dealt().leads
 
 
 def place() -> Place:
