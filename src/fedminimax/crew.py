@@ -36,6 +36,10 @@ class Missing(InputError):
     """Another process is gone, and its share was not done; whoever starts the same again does it then."""
 
 
+class Ended(Missing):
+    """Another process ended before its share was done, and has said why."""
+
+
 class Failed(InputError):
     """Another process could not do its share of something."""
 
@@ -95,7 +99,7 @@ class Crew:
             self._over.set()
             self._thread.join()
             with suppress(OSError):
-                self.say(ended="" if error is None else _why(error))
+                self.say(**{"ended": "" if error is None else _why(error), **self._own})
 
     def begin(self) -> None:
         """Process 0: let the others begin. They wait for that, since process 0 may refuse the folder."""
@@ -143,8 +147,8 @@ class Crew:
                 raise self._told(process, facts["left"][room])
             silence = time.monotonic() - self._seen[process][1]
             if "ended" in facts:
-                why = facts["ended"] or "without it"
-                raise Missing(_sentence(f"{self.who(process)} ended before its share was done ({why})"))
+                why = f" ({facts['ended']})" if facts["ended"] else ""
+                raise Ended(_sentence(f"{self.who(process)} ended before its share was done{why}"))
             if silence > self.place.patience:
                 raise Missing(_sentence(f"{self.who(process)} was lost: it has not been heard of for {silence:.0f} seconds"))
             time.sleep(pause)
@@ -202,7 +206,9 @@ def gathered(folder: str | os.PathLike[str] | None) -> Iterator[Crew]:
         return
     place = distributed.dealt()
     if folder is None and place.processes > 1:
-        raise InputError("Runs are dealt out over processes through a folder: give folder=..., on a disk that all of them share.")
+        raise InputError(
+            "Runs are dealt out over processes through a folder: give folder=..., on a disk that all of them share."
+        )
     with Crew(place, Path() if folder is None else Path(folder)) as crew:
         _CREWS.append(crew)
         try:

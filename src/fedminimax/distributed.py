@@ -1,9 +1,9 @@
 """Many processes that are one run, or that share many runs: how a process knows of the others.
 
-Whoever starts the processes (``srun``, ``mpirun``, Kubernetes, ``fedminimax launch``) starts the same script in each. For one run
-on all of them it calls :func:`join` before JAX is used, or has the variable ``FEDMINIMAX_PROCESSES`` set, and then runs with
-``engine="mesh"``. For sweeps and experiments whose runs are dealt out it calls :func:`apart`, which connects to nobody. Nothing
-here talks to a network by itself: JAX's coordination service does.
+Whoever starts the processes (``srun``, ``mpirun``, Kubernetes, ``fedminimax launch``) starts the same script in each. For one
+run on all of them it calls :func:`join` before JAX is used, or has the variable ``FEDMINIMAX_PROCESSES`` set, and then runs
+with ``engine="mesh"``. For sweeps and experiments whose runs are dealt out it calls :func:`apart`, which connects to nobody.
+Nothing here talks to a network by itself: JAX's coordination service does.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _TELL_SECONDS = 1.0
 """How far ``progress.json`` may be behind."""
 
 
-class Finished(Exception):  # noqa: N818  (no error: there is nothing left to do)
+class Finished(Exception):
     """Process 0 has finished the sweep."""
 
 
