@@ -161,7 +161,8 @@ def sweep(
 
 def _as_asked(found: Sweep, settings: list[Setting], by: Selection) -> Sweep:
     """Return an outcome from a folder with the settings as objects, and with the winner chosen as it is asked for now."""
-    return replace(found, settings=settings or found.settings, selected_by=by.metric, better=found.better | by.known)
+    known = settings if len(settings) == len(found.settings) else found.settings  # a driver may not have come to the last
+    return replace(found, settings=known, selected_by=by.metric, better=found.better | by.known)
 
 
 def _made(algorithm: Algorithm, setting: Setting, clients: ClientSource) -> Algorithm:

@@ -152,7 +152,9 @@ def test_ctrl_c_is_passed_on_once_and_everything_is_kept(tmp_path):
 
 
 def test_on_a_mesh_every_run_is_of_all_processes(tmp_path):
-    text = SPEC.partition("[methods.tried]")[0].replace("rounds = 40", "rounds = 6").replace("eval_every = 10", "eval_every = 3")
+    text = (
+        SPEC.partition("[methods.tried]")[0].replace("rounds = 40", "rounds = 6").replace("eval_every = 10", "eval_every = 3")
+    )
     (tmp_path / "spec.toml").write_text(text + "[metrics.ClientLoss]\n")
     code, out, err = ended(started(["spec.toml", "--set", "engine=mesh", "--out", "mesh"], tmp_path, patience=20))
     assert code == 0, err
