@@ -100,6 +100,9 @@ def test_two_processes_do_what_one_does(whole, tmp_path):
     folder, out, _ = whole
     alone = fm.Experiment.from_text(SPEC).run(tmp_path / "alone", report=False)
     same(alone.folder, folder, rtol=2e-5, atol=1e-6)
+    for seed in range(2):  # to the last bit, where the same program ran
+        first, second = (place / "runs" / "plain" / f"seed-{seed}" / "history.csv" for place in (alone.folder, folder))
+        assert first.read_bytes() == second.read_bytes()
     one, two = (fm.Sweep.load(place / "sweeps" / "tried") for place in (alone.folder, folder))
     np.testing.assert_allclose(one.history["Distance/total"], two.history["Distance/total"], rtol=2e-5, atol=1e-6)
     np.testing.assert_array_equal(one.rounds_run, two.rounds_run)  # the same were ended early
