@@ -392,7 +392,7 @@ def test_comparisons_keep_their_runs(task, tmp_path):
 def test_more_devices_than_cores_are_offered_before_jax_starts(task, tmp_path, monkeypatch):
     go(task, 1, engine=fm.Simulator(devices=2), folder=tmp_path / "run")
     monkeypatch.delenv("FEDMINIMAX_DEVICES")
-    monkeypatch.setattr(devices, "_cores", lambda: 1)
+    monkeypatch.setattr(devices, "cores", lambda: 1)
     devices.offer_recorded(tmp_path / "none")
     assert "FEDMINIMAX_DEVICES" not in os.environ
     devices.offer_recorded(tmp_path / "run")

@@ -62,25 +62,31 @@ def run_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and run nothing.")] = False,
 ) -> None:
     """Run the experiment of a file; a folder that has its beginning is gone on with."""
+    changes = [*set_, *([] if seeds is None else [f"seeds={seeds}"])]
+    from fedminimax.commands.launch import enter
+
+    enter(spec, changes, out)  # before JAX is used
     from fedminimax.cache import keep_programs
     from fedminimax.commands.experiment import run_file
 
     keep_programs()
-    changes = [*set_, *([] if seeds is None else [f"seeds={seeds}"])]
     if not run_file(spec, changes, out, dry_run):
         raise typer.Exit(1)
 
 
-@app.command("launch")
+@app.command("launch", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def launch_command(
-    spec: Annotated[Path, typer.Argument(help="A script (.py) that runs with engine='mesh'.")],
+    context: typer.Context,
+    what: Annotated[
+        Path, typer.Argument(help="A spec (.toml), the folder of an experiment, or a script (.py); what follows is passed on.")
+    ],
     processes: Annotated[int, typer.Option(help="How many processes to start on this machine.")] = 2,
     patience: Annotated[float, typer.Option(help="After so many seconds of silence a process is taken for lost.")] = 30.0,
 ) -> None:
-    """Start a script in many processes on this machine, which find each other: a trial of what runs on many."""
+    """Start an experiment or a script in many processes on this machine: a trial of what runs on many."""
     from fedminimax.commands.launch import launch
 
-    if code := launch([str(spec)], processes, patience):
+    if code := launch([str(what), *context.args], processes, patience):
         raise typer.Exit(code)
 
 
@@ -90,9 +96,9 @@ def resume_command(
     rounds: Annotated[int | None, typer.Option(help="How many rounds the runs are to have in all.")] = None,
 ) -> None:
     """Go on with an experiment that was interrupted, or give it more rounds."""
-    from fedminimax.devices import offer_recorded
+    from fedminimax.commands.launch import enter
 
-    offer_recorded(folder)  # before JAX is imported
+    enter(folder)  # before JAX is used
     from fedminimax.cache import keep_programs
     from fedminimax.commands.experiment import resume_folder
 
@@ -340,54 +346,10 @@ def check_command(
     only: Annotated[list[str], typer.Option(help="The name of a check to run; may be given again.")] = [],  # noqa: B006
 ) -> None:
     """Run the contract suite on a method of your own, with a verdict on each of its claims."""
-    from rich.console import Console
+    from fedminimax.commands.check import check
 
-    from fedminimax.cache import keep_programs
-    from fedminimax.testing import Verdict, check_method
-
-    console = Console()
-
-    def tell(verdict: Verdict) -> None:
-        mark = "[green]holds[/green]" if verdict.passed else "[bold red]FAILS[/bold red]"
-        console.print(f"{mark} {verdict.name.replace('_', ' ')} [dim]({verdict.seconds:.0f} s)[/dim]", highlight=False)
-
-    keep_programs()
-    report = check_method(_method(name, set_), only=only or None, raises=False, tell=tell)
-    for verdict in (v for v in report.verdicts if not v.passed):
-        console.print(f"\n[bold]{verdict.name.replace('_', ' ')}[/bold]", highlight=False)
-        console.print(f"  wanted: {verdict.claim}\n  found:  {verdict.detail}", highlight=False, markup=False)
-    held = sum(v.passed for v in report.verdicts)
-    console.print(f"\n{report.subject}: {held} of {len(report.verdicts)} checks hold.", highlight=False)
-    if not report.passed:
+    if not check(name, set_, only):
         raise typer.Exit(1)
-
-
-def _method(name: str, settings: list[str]) -> Any:
-    """Return the method that is named as package.module:Name, with its hyper-parameters."""
-    import importlib
-
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise InputError(f"{name!r} names no method: write package.module:Name, such as fedminimax:FedAvg.")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise InputError(f"There is no module {error.name!r}: run this where it can be imported.") from None
-    except AttributeError:
-        raise InputError(f"{module} has no {attribute!r}.") from None
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, given, text = setting.partition("=")
-        if not given:
-            raise InputError(f"--set has {setting!r}: write name=value, such as lr_x=0.02.")
-        values[key] = int(text) if text.isdigit() else _number(f"--set {key}", text)
-    if not isinstance(found, type):
-        return found.replace(**values) if values else found
-    try:
-        return found(**values)
-    except TypeError as error:
-        raise InputError(f"{attribute} cannot be made: {error}. Give its hyper-parameters by --set name=value.") from None
 
 
 @app.command("list")
@@ -434,7 +396,15 @@ def _first_line(entry: Any) -> str:
 
 def _sentence(message: Warning | str, *_: object, **__: object) -> str:
     """Return a warning as the sentence that it is, without the line of code that it came from."""
-    return f"Warning: {message}\n"
+    return f"{_who()}Warning: {message}\n"
+
+
+def _who() -> str:
+    """Return which of several processes speaks, where it is not the one that speaks for all."""
+    from fedminimax import distributed
+
+    number = max(distributed.place().process, distributed.dealt().process)
+    return f"Process {number}: " if number else ""
 
 
 def main() -> None:
@@ -453,7 +423,7 @@ def main() -> None:
         from rich.console import Console
         from rich.markup import escape
 
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]{_who()}Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = before

@@ -72,25 +72,26 @@ def _ask() -> None:
     if wanted is None and (said or getattr(jax.config, "jax_num_cpu_devices", -1) != -1):
         return
     try:
-        jax.config.update("jax_num_cpu_devices", int(wanted) if wanted else _cores())
+        jax.config.update("jax_num_cpu_devices", int(wanted) if wanted else cores())
     except RuntimeError:  # JAX runs already: one device then, unless the user chose otherwise.
         return
 
 
-def _cores() -> int:
+def cores() -> int:
     """Return how many cores this process may use (not every system can tell them from those of the machine)."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def offer_recorded(folder: str | os.PathLike[str]) -> None:
-    """Ask for as many devices as runs in a folder were carried out on, where that is more than the cores; before JAX starts."""
-    wanted = [_cores()]
+    """Ask for as many devices as runs in a folder were carried out on, where that is more than there are; before JAX starts."""
+    said = os.environ.get(VARIABLE, "")
+    wanted = [int(said) if said.isdigit() else cores()]
     for found in Path(folder).rglob("run.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):  # whoever reads the folder says what is wrong with it
             wanted.append(int(json.loads(found.read_bytes())["notes"]["layout"]["devices"]))
     if max(wanted) > wanted[0]:
-        os.environ.setdefault(VARIABLE, str(max(wanted)))
+        os.environ[VARIABLE] = str(max(wanted))
 
 
 def usable(asked: int | None, worthwhile: bool) -> int:

@@ -1,8 +1,9 @@
-"""Many processes that are one run: how a process finds the others, on JAX's own distributed runtime.
+"""Many processes that are one run, or that share many runs: how a process knows of the others.
 
-Whoever starts the processes (``srun``, ``mpirun``, Kubernetes, ``fedminimax launch``) starts the same script in each. It calls
-:func:`join` before JAX is used, or has the variable ``FEDMINIMAX_PROCESSES`` set, and then runs with ``engine="mesh"``. Nothing
-here talks to a network by itself: JAX's coordination service does.
+Whoever starts the processes (``srun``, ``mpirun``, Kubernetes, ``fedminimax launch``) starts the same script in each. For one
+run on all of them it calls :func:`join` before JAX is used, or has the variable ``FEDMINIMAX_PROCESSES`` set, and then runs
+with ``engine="mesh"``. For sweeps and experiments whose runs are dealt out it calls :func:`apart`, which connects to nobody.
+Nothing here talks to a network by itself: JAX's coordination service does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedminimax import checks
 from fedminimax.errors import InputError
 
 PROCESSES, PROCESS, COORDINATOR = "FEDMINIMAX_PROCESSES", "FEDMINIMAX_PROCESS", "FEDMINIMAX_COORDINATOR"
@@ -21,14 +23,15 @@ PROCESSES, PROCESS, COORDINATOR = "FEDMINIMAX_PROCESSES", "FEDMINIMAX_PROCESS", 
 PATIENCE = "FEDMINIMAX_PATIENCE"
 """After how many seconds of silence a process is taken for lost."""
 AUTO = "auto"
-_LAUNCHERS = {
-    "SLURM": ("SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
-    "Open MPI": ("OMPI_COMM_WORLD_SIZE",),
-}
-"""What is set in each process that a launcher started; the least number is that of the processes. (What SLURM says of a job,
-and not of a step, holds for a shell in it too.)"""
 _DAY = 86_400
 DEFAULT_PATIENCE = 30.0
+_LAUNCHERS = {
+    "SLURM_STEP_NODELIST": ("SLURM_PROCID", ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")),
+    "OMPI_COMM_WORLD_RANK": ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    "PMI_RANK": ("PMI_RANK", ("PMI_SIZE",)),
+}
+"""By a variable that only a process of a launcher's has (what SLURM says of a job, and not of a step, holds for a shell in it
+too): its number, and how many there are, the least of what is said."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Place:
 
 
 _JOINED: list[Place] = []
+_APART: list[Place] = []
 
 
 def join(
@@ -86,6 +90,8 @@ def _found(coordinator: str | None, processes: int | None, process: int | None, 
     process = _number(PROCESS) if process is None else process
     if processes == 1:
         return Place(patience=patience)
+    if coordinator is not None and processes is None and process is None:
+        process, processes = launched() or (None, None)
     known = [coordinator is not None, processes is not None, process is not None]
     if any(known) and not all(known):
         raise InputError("A process needs to know the coordinator's address, how many processes there are and its own number.")
@@ -122,6 +128,55 @@ def _connect(coordinator: str | None, processes: int | None, process: int | None
         ) from error
 
 
+def apart(processes: int | None = None, process: int | None = None, *, patience: float | None = None) -> Place:
+    """Be one of several processes that sweeps and experiments deal their runs out to, without being connected to the others.
+
+    They meet in the folder of the sweep or the experiment, which must be on a disk that all share. A process that is lost costs
+    its share, and the others go on. Without arguments it takes what ``fedminimax launch`` (or you) set in the environment, and
+    else what SLURM or MPI say; a process that nobody counted is alone.
+
+    Args:
+        processes: how many processes there are.
+        process: the number of this one.
+        patience: after how many seconds of silence a process is taken for lost; by default 30.
+    """
+    if processes is None and process is None:
+        process, processes = launched() or (0, 1)
+    if processes is None or process is None:
+        raise InputError("A process needs to know how many processes there are, and its own number: give both, or neither.")
+    checks.integer("processes", processes)
+    if not 0 <= checks.integer("process", process, least=0) < processes:
+        raise InputError(f"There is no process {process} of {processes}: they are counted from 0.")
+    _APART[:] = [Place(process, processes, _seconds() if patience is None else patience)]
+    return _APART[0]
+
+
+def launched() -> tuple[int, int] | None:
+    """Return the number of this process and how many there are, as the environment says; None: it does not say."""
+    processes, process = _number(PROCESSES), _number(PROCESS)
+    if processes == 1:
+        return 0, 1
+    if processes is not None and process is not None:
+        return process, processes
+    if processes is not None or process is not None:
+        raise InputError(f"A process needs both {PROCESSES} and {PROCESS}: how many there are, and its own number.")
+    for mark, (rank, sizes) in _LAUNCHERS.items():
+        counts = [count for size in sizes if (count := _number(size)) is not None]
+        if mark in os.environ and (number := _number(rank)) is not None and counts:
+            return number, min(counts)
+    return None
+
+
+def dealt() -> Place:
+    """Return where this process is among those that runs are dealt out to; one that is not :func:`apart` has all of them."""
+    return _APART[0] if _APART else Place(patience=_seconds())
+
+
+def leads() -> bool:
+    """Tell whether this process prints and writes for all."""
+    return place().leads and dealt().leads
+
+
 def place() -> Place:
     """Return where this process is among all; one that has not joined any others is alone."""
     return _JOINED[0] if _JOINED else Place(patience=_seconds())
@@ -129,19 +184,15 @@ def place() -> Place:
 
 def expect() -> None:
     """Join others where the environment asks for it; one of many processes that has not joined the others is an error."""
-    if _JOINED:
+    if _JOINED or _APART:
         return
     if os.environ.get(PROCESSES) or service() is not None:
         join()
-        return
-    for launcher, names in _LAUNCHERS.items():
-        numbers = [os.environ.get(name, "") for name in names]
-        count = min((int(number) for number in numbers if number.isdigit()), default=1)
-        if count > 1 and numbers[0]:
-            raise InputError(
-                f"{launcher} started {count} processes, of which each would do the whole run: call "
-                "fedminimax.distributed.join() before anything uses JAX, or join(processes=1) where each has a run of its own."
-            )
+    elif (count := (launched() or (0, 1))[1]) > 1:
+        raise InputError(
+            f"This is one of {count} processes, of which each would do the whole run: call fedminimax.distributed.join() "
+            "before anything uses JAX, or join(processes=1) where each has a run of its own."
+        )
 
 
 def service() -> Any:

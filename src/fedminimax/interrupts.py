@@ -33,3 +33,16 @@ def uninterrupted() -> Iterator[None]:
     finally:
         if pressed:
             signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Leave Ctrl-C, which all processes on a terminal get, to another process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedminimax import checks
 from fedminimax.algorithms.base import Algorithm
+from fedminimax.crew import gathered
 from fedminimax.data.clients import ClientSource
 from fedminimax.engines.layout import AUTO, Strategy
 from fedminimax.errors import InputError
@@ -23,7 +24,7 @@ from fedminimax.problems.forms import AnyProblem
 from fedminimax.sweeps.bar import SweepBar
 from fedminimax.sweeps.conduct import Conductor
 from fedminimax.sweeps.halving import Halving
-from fedminimax.sweeps.ledger import opened
+from fedminimax.sweeps.ledger import Finished, opened
 from fedminimax.sweeps.selection import Selection
 from fedminimax.sweeps.side_by_side import Common
 from fedminimax.sweeps.space import Distribution, Setting, checked_search, settings_of
@@ -96,7 +97,8 @@ def sweep(
             epsilons compose: a sweep has none in its history.
         devices: how many cores or accelerators to split the runs over; None: all.
         side_by_side: run at most so many at once; None: as many as fit into memory.
-        folder: keep what has been run there. The same call goes on where it was stopped, and returns the same.
+        folder: keep what has been run there. The same call goes on where it was stopped, and returns the same. Processes that
+            are :func:`~fedminimax.distributed.apart` share the runs through it, and all of them return the outcome.
         progress: show a progress bar; by default on a terminal only.
     """
     given = {"rounds": rounds, "eval_every": eval_every, "metrics": metrics, "guard": guard, "availability": availability}
@@ -126,19 +128,18 @@ def sweep(
         "strategy": strategy,
     }
     varied = tuple({**(grid or {}), **(search or {})})
-    with opened(folder, plan, varied, asked) as ledger:
+    with gathered(folder) as crew, opened(folder, plan, varied, asked, crew) as ledger:
         if (before := ledger.outcome()) is not None:
-            known = before.better | by.known
-            return replace(before, settings=settings or before.settings, selected_by=by.metric, better=known)
+            return _as_asked(before, settings, by)
         common = Common(plan, strategy, every, varied, devices)
         count = len(settings) if suggests is None else total // rounds
         ledger.progress(method=plan.method, settings=count, seeds=len(used), length=int(rounds), total=total * len(used))
-        with SweepBar(plan.method, total * len(used), progress) as bar:
+        with SweepBar(plan.method, total * len(used), progress if crew.leads else False) as bar:
             conductor = Conductor(common, ledger, used, rounds, side_by_side, bar.add)
 
             def tried(batch: list[Setting]) -> np.ndarray:
                 settings.extend(batch)
-                conductor.run([_made(algorithm, setting, plan.clients) for setting in batch])
+                conductor.run([_made(algorithm, setting, plan.clients) for setting in batch], everywhere=True)
                 return conductor.numbers.scores(str(by.metric), range(len(settings) - len(batch), len(settings)), rounds)
 
             try:
@@ -147,11 +148,21 @@ def sweep(
                 else:
                     suggests.search(spaces, total // rounds, search_seed, str(by.better), tried)
                 interrupted = False
+            except Finished:
+                interrupted = False
             except KeyboardInterrupt:
                 interrupted = True
+        if not crew.leads and not interrupted:
+            return _as_asked(ledger.finished(), settings, by)
         found = conductor.numbers.outcome(plan, settings, used, by, repr(algorithm), interrupted)
         ledger.finish(found)
     return found
+
+
+def _as_asked(found: Sweep, settings: list[Setting], by: Selection) -> Sweep:
+    """Return an outcome from a folder with the settings as objects, and with the winner chosen as it is asked for now."""
+    known = settings if len(settings) == len(found.settings) else found.settings  # a driver may not have come to the last
+    return replace(found, settings=known, selected_by=by.metric, better=found.better | by.known)
 
 
 def _made(algorithm: Algorithm, setting: Setting, clients: ClientSource) -> Algorithm:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedminimax import distributed
+from fedminimax.crew import Ended
 from fedminimax.errors import InputError
 from fedminimax.experiments.execute import ENDED, resume
 from fedminimax.experiments.experiment import Experiment
@@ -19,7 +21,7 @@ from fedminimax.folders import RUN, Record, make_folder
 
 
 def run_file(spec: Path, changes: Sequence[str], out: Path | None, dry_run: bool, console: Console | None = None) -> bool:
-    """Run the experiment of a file; return whether every run of it came to its end.
+    """Run the experiment of a file; return whether every run of it came to its end. Of several processes one prints.
 
     Args:
         spec: the file.
@@ -31,15 +33,29 @@ def run_file(spec: Path, changes: Sequence[str], out: Path | None, dry_run: bool
     console = console or Console()
     experiment = Experiment.from_toml(spec, changes)
     if dry_run:
-        show_outline(experiment.outline(), console)
+        if distributed.leads():
+            show_outline(experiment.outline(), console)
         return True
-    return show_outcome(experiment.run(out), console)
+    return _shown(lambda: experiment.run(out), console)
 
 
 def resume_folder(folder: Path, rounds: int | None, console: Console | None = None) -> bool:
     """Go on with the experiment of a folder, or with one run; return whether every run, or that one, came to its end."""
-    all_over = show_outcome(resume(folder, rounds), console or Console())
+    all_over = _shown(lambda: resume(folder, rounds), console or Console())
+    if not distributed.leads():
+        return all_over
     return Record.read(folder).status in ENDED if (folder / RUN).is_file() else all_over
+
+
+def _shown(carry_out: Callable[[], Outcome], console: Console) -> bool:
+    """Carry an experiment out, and let process 0 print what came of it, which also returns how that was."""
+    try:
+        outcome = carry_out()
+    except Ended:
+        if distributed.leads():
+            raise
+        return False  # process 0 has said why it did not go on
+    return show_outcome(outcome, console) if distributed.leads() else True
 
 
 def write_spec(path: Path, data: str, console: Console | None = None) -> None:
@@ -97,6 +113,8 @@ def show_outcome(outcome: Outcome, console: Console) -> bool:
         console.print(escape(f"{label}: {shown}, the best by {setting['metric']} on {setting['on']} data"), highlight=False)
     for what, why in outcome.failed.items():
         console.print(f"[bold red]failed:[/bold red] {escape(what)}: {escape(why)}", highlight=False, soft_wrap=True)
+    for says in outcome.lost:
+        console.print(f"[bold red]lost:[/bold red] {escape(says)}", highlight=False, soft_wrap=True)
     if outcome.status != "finished":
         console.print(f"Not all runs are over. To go on:  fedminimax resume {outcome.folder}", highlight=False, soft_wrap=True)
     where = f"Report: {outcome.report}" if outcome.report else f"Runs: {outcome.folder}"

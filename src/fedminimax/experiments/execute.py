@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedminimax import folders
+from fedminimax.crew import Crew, Missing, gathered
 from fedminimax.engines.layout import AUTO
+from fedminimax.engines.mesh.watch import Lost
 from fedminimax.errors import InputError
 from fedminimax.experiments.checks import settings_of
 from fedminimax.experiments.describe import plain
-from fedminimax.experiments.home import Home, home_of
+from fedminimax.experiments.home import EXPERIMENT, Away, Home, home_of
 from fedminimax.experiments.outcome import Outcome, outcome_of
 from fedminimax.experiments.plan import Method
 from fedminimax.experiments.prepare import Ready
 from fedminimax.experiments.progress import Bar
+from fedminimax.experiments.together import Dealt, Together, Which
 from fedminimax.folders import DIVERGED, FINISHED, INTERRUPTED, STOPPED, Record
 from fedminimax.identity import hyper_parameters
+from fedminimax.observers import Observer
+from fedminimax.plan import SIMULATOR
+from fedminimax.result import Result
 from fedminimax.run import run
 from fedminimax.runfolder import RunFolder, locked
 from fedminimax.sweep import Sweep, sweep
@@ -39,7 +46,7 @@ def execute(
     *,
     progress: bool | None = None,
     report: bool = True,
-    only: tuple[str, int] | None = None,
+    only: Which | None = None,
     longer: bool = False,
 ) -> Outcome:
     """Carry an experiment out, or go on with it, and return what came of it.
@@ -52,26 +59,60 @@ def execute(
         only: the label and the seed of the one run to carry out; None: all.
         longer: whether it is the experiment that the folder has, with more rounds.
     """
-    ready, home = experiment.ready, Home(out)
-    seeds = ready.plan.spec.chosen_seeds
-    home.admit(experiment, longer)
-    with locked(out), Bar(_work(ready, only), progress) as bar:
-        home.begin(experiment, list(ready.methods), seeds)
-        status = FINISHED
-        try:
-            for label, method in ready.methods.items():
-                if only is None or label == only[0]:
-                    wanted = seeds if only is None else [only[1]]
-                    _Runs(ready, home, bar, label, method).go(wanted)
-        except KeyboardInterrupt:
-            status = INTERRUPTED
-        if status == FINISHED and list(unfinished(home)):  # others than the one that was asked for
-            status = INTERRUPTED
+    with gathered(out) as crew:
+        ready = experiment.ready
+        together, dealt = Together(ready.plan.engine), Dealt(crew, _runs(ready, only))
+        if not together.leads:
+            together.follow(lambda which: _one_of(ready, Home(out), which))
+            return outcome_of(out) if (out / EXPERIMENT).is_file() else Outcome(out, [], FINISHED)
+        if not crew.leads:
+            _share(ready, Away(out, crew), crew, dealt, only)
+            return outcome_of(out)
+        home = Home(out)
+        with together.leading():
+            home.admit(experiment, longer)
+            with locked(out), Bar(_work(ready, only), progress) as bar:
+                home.begin(experiment, list(ready.methods), ready.plan.spec.chosen_seeds)
+                crew.begin()
+                _lead(_Runs(ready, home, bar, dealt, together), only)
+        if report and any(folders.runs_in(out)):
+            _report(home)
+        return outcome_of(out)
+
+
+def _lead(runs: _Runs, only: Which | None) -> None:
+    """Carry out this process's runs, wait for those of the others, and write down how the experiment stands."""
+    home, status = runs.home, INTERRUPTED
+    try:
+        runs.go(only)
+        runs.others()
+        if not list(unfinished(home)):  # such as others than the one that was asked for
+            status = FINISHED
+    except KeyboardInterrupt:
+        runs.dealt.settle()
+    finally:
+        runs.dealt.merge(home)
         home.write(status=status)
         home.log(f"The experiment is {status}" + (f", {len(home.known['failed'])} runs failed" if home.known["failed"] else ""))
-    if report and any(folders.runs_in(out)):
-        _report(home)
-    return outcome_of(out)
+
+
+def _share(ready: Ready, home: Away, crew: Crew, dealt: Dealt, only: Which | None) -> None:
+    """Carry out the share of a process that does not lead, and wait for process 0 to end."""
+    crew.begin()
+    try:
+        with Bar({}, False) as bar:
+            _Runs(ready, home, bar, dealt, Together(SIMULATOR)).go(only)
+        crew.say(done=True)
+        crew.wait(lambda: "ended" in crew.facts(0) or None, 0)
+    except KeyboardInterrupt:
+        crew.say(ended="interrupted")
+
+
+def _runs(ready: Ready, only: Which | None) -> list[Which]:
+    """Return the runs that are carried out one by one."""
+    seeds = ready.plan.spec.chosen_seeds
+    every = [(label, seed) for label, method in ready.methods.items() if not method.swept for seed in seeds]
+    return [which for which in every if only in (None, which)]
 
 
 def unfinished(home: Home) -> Iterator[Path]:
@@ -114,7 +155,7 @@ def resume(folder: Path, rounds: int | None = None, *, progress: bool | None = N
     return execute(longer, home.path, progress=progress, report=report, longer=True)
 
 
-def _work(ready: Ready, only: tuple[str, int] | None) -> dict[str, int]:
+def _work(ready: Ready, only: Which | None) -> dict[str, int]:
     """Return the rounds of each method's runs, all together."""
     spec = ready.plan.spec
     rounds = lambda method: settings_of(method, spec.search.samples) * spec.rounds * len(spec.chosen_seeds)
@@ -124,52 +165,69 @@ def _work(ready: Ready, only: tuple[str, int] | None) -> dict[str, int]:
 
 
 class _Runs:
-    """The runs of one method."""
+    """The runs of an experiment, as one process carries them out.
 
-    def __init__(self, ready: Ready, home: Home, bar: Bar, label: str, method: Method):
-        self.ready, self.home, self.bar, self.label, self.method = ready, home, bar, label, method
+    Args:
+        ready: what is run.
+        home: the experiment's folder.
+        bar: how far they are.
+        dealt: which of them this process carries out alone.
+        together: which processes carry each of them out together.
+    """
+
+    def __init__(self, ready: Ready, home: Home, bar: Bar, dealt: Dealt, together: Together):
+        self.ready, self.home, self.bar, self.dealt, self.together = ready, home, bar, dealt, together
         self.spec = ready.plan.spec
 
-    def go(self, seeds: list[int]) -> None:
+    def go(self, only: Which | None) -> None:
         """Carry them out: one by one, or where several settings are tried, as a sweep whose winner's runs are kept."""
-        if self.method.swept:
-            self._guarded("sweep", self._sweep)
-            return
-        for seed in seeds:
-            self._guarded(f"seed-{seed}", lambda seed=seed: self._one(seed))
+        for label, method in self.ready.methods.items():
+            if only is not None and label != only[0]:
+                continue
+            if self.dealt.over:
+                raise KeyboardInterrupt
+            if method.swept:
+                self._guarded(f"{label}/sweep", functools.partial(self._sweep, label, method))
+                continue
+            for seed in self.spec.chosen_seeds if only is None else [only[1]]:
+                if self.dealt.mine((label, seed)):
+                    self._guarded(f"{label}/seed-{seed}", functools.partial(self._one, (label, seed)))
 
-    def _guarded(self, what: str, carry_out: Any) -> None:
+    def others(self) -> None:
+        """Wait for what other processes carry out."""
+        for label, _ in self.dealt.wait(self.home):
+            self.bar.done(label, self.spec.rounds)
+
+    def _guarded(self, name: str, carry_out: Callable[[], None]) -> None:
         """Carry something out; an error is written down, and does not keep the others from being run."""
-        name = f"{self.label}/{what}"
-        others = {run: why for run, why in self.home.known["failed"].items() if run != name}
         try:
             carry_out()
-            self.home.write(failed=others)
+            self.home.tried(name)
+        except Lost:  # and with it all that processes do together
+            raise
+        except Missing as error:
+            self.home.lost(str(error))
         except Exception as error:
-            says = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            self.home.write(failed={**others, name: says})
-            self.home.log(f"{name} failed: {' '.join(says.split())[:300]}")
+            self.home.tried(name, str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}")
 
-    def _one(self, seed: int) -> None:
-        path, spec = self.home.run(self.label, seed), self.spec
+    def _one(self, which: Which) -> None:
+        (label, seed), rounds = which, self.spec.rounds
+        path = self.home.run(label, seed)
         record = Record.read(path) if (path / folders.RUN).is_file() else None
-        if record is not None and record.status in ENDED and record.rounds >= spec.rounds:
-            self.bar.done(self.label, spec.rounds)
+        if record is not None and record.status in ENDED and record.rounds >= rounds:
+            self.bar.done(label, rounds)
             return
-        given = _inputs(self.ready, path, self.label, seed)
-        watcher = self.bar.watcher(self.label, seed)
-        every = self.ready.eval_every
-        result = run(**given, rounds=spec.rounds, seed=seed, eval_every=every, progress=False, observers=[watcher])
-        if result.interrupted:
+        self.together.next(which)
+        if _one_of(self.ready, self.home, which, [self.bar.watcher(label, seed)]).interrupted:
             raise KeyboardInterrupt
         record = Record.read(path)
         if record.status == FINISHED and _diverged(record):
             replace(record, status=DIVERGED).write(path)
-            self.home.log(f"{self.label}, seed {seed} diverged: a metric is not finite at the end")
+            self.home.log(f"{label}, seed {seed} diverged: a metric is not finite at the end")
 
-    def _sweep(self) -> None:
+    def _sweep(self, label: str, method: Method) -> None:
         """Try all settings, choose the best of them, and keep its runs as runs like any others."""
-        spec, plan, method = self.spec, self.ready.plan, self.method
+        spec, plan = self.spec, self.ready.plan
         drawn = {**method.ranges}
         if not drawn and settings_of(method, spec.search.samples) < settings_of(method, None):  # some combinations of many
             drawn = {**method.lists}
@@ -195,24 +253,25 @@ class _Runs:
                 guard=plan.guard,
                 privacy=plan.privacy,
                 availability=plan.availability,
-                folder=self.home.sweep(self.label),
+                folder=self.home.sweep(label),
                 progress=self.bar.shown,
             )
         if found.interrupted:
             raise KeyboardInterrupt
-        self._keep(found)
-        self.bar.done(self.label, settings_of(method, spec.search.samples) * spec.rounds * len(found.seeds))
+        if not isinstance(self.home, Away):
+            self._keep(label, method, found)
+        self.bar.done(label, settings_of(method, spec.search.samples) * spec.rounds * len(found.seeds))
 
-    def _keep(self, found: Sweep) -> None:
+    def _keep(self, label: str, method: Method, found: Sweep) -> None:
         """Write the runs of the setting that is best."""
         best, by = found.chosen, str(self.spec.search.select)
         assert best is not None
         setting = found.settings[best]
-        winner = self.method.algorithm.replace(**setting)
+        winner = method.algorithm.replace(**setting)
         for place, seed in enumerate(found.seeds):
             history = {name: v if name == "round" else v[best, place] for name, v in found.history.items()}
             Record(
-                label=self.label,
+                label=label,
                 method=found.method,
                 settings=repr(winner),
                 seed=seed,
@@ -225,15 +284,22 @@ class _Runs:
                 on={name: on for name, on in self.ready.on.items() if name in history},
                 hyper=hyper_parameters(winner),
                 notes={"from": "sweep", "setting": best},
-                data=folders.data_checksum(self.home.sweep(self.label) / folders.PLAN),
-            ).write(self.home.run(self.label, seed))
+                data=folders.data_checksum(self.home.sweep(label) / folders.PLAN),
+            ).write(self.home.run(label, seed))
         selected = {"metric": by, "on": self.ready.on.get(by, "train")}
         shown = {name: plain(value, (name,)) for name, value in setting.items()}
         self.home.write(
-            selected_by={**self.home.known["selected_by"], self.label: selected},
-            chosen={**self.home.known["chosen"], self.label: {"setting": shown, **selected}},
+            selected_by={**self.home.known["selected_by"], label: selected},
+            chosen={**self.home.known["chosen"], label: {"setting": shown, **selected}},
         )
-        self.home.log(f"{self.label}: {shown} is the best of {len(found.settings)} settings by {by}")
+        self.home.log(f"{label}: {shown} is the best of {len(found.settings)} settings by {by}")
+
+
+def _one_of(ready: Ready, home: Home, which: Which, observers: Sequence[Observer] = ()) -> Result:
+    """Carry one run out, in its folder."""
+    given = _inputs(ready, home.run(*which), *which)
+    rounds, every = ready.plan.spec.rounds, ready.eval_every
+    return run(**given, rounds=rounds, seed=which[1], eval_every=every, progress=False, observers=observers)
 
 
 def _inputs(ready: Ready, path: Path, label: str, seed: int) -> dict[str, Any]:

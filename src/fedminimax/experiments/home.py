@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedminimax import folders
 from fedminimax._version import __version__
+from fedminimax.crew import PROCESSES, Crew
 from fedminimax.errors import InputError
 from fedminimax.experiments.kinds import find_file
 from fedminimax.experiments.mistakes import dotted
@@ -54,7 +55,7 @@ class Home:
         if (self.path / EXPERIMENT).exists():
             if not longer:
                 self.check(experiment)
-        elif self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
+        elif self.path.is_dir() and any(path.name not in (LOCK, PROCESSES) for path in self.path.iterdir()):
             raise InputError(f"{self.path} has other files in it: give a new folder with --out (out= in Python).")
         folders.make_folder(self.path)
 
@@ -87,6 +88,7 @@ class Home:
             selected_by=self.known.get("selected_by", {}),
             chosen=self.known.get("chosen", {}),
             failed=self.known.get("failed", {}),
+            lost=[],
             command=self.known.get("command", shlex.join(["fedminimax", *sys.argv[1:]])),
             beside=[str(folder) for folder in experiment.folders],
         )
@@ -128,9 +130,56 @@ class Home:
         self.known |= more | {"format": folders.FORMAT, "version": __version__}
         folders.write_json(self.path / EXPERIMENT, self.known)
 
+    def tried(self, what: str, why: str | None = None) -> None:
+        """Write down that something was carried out.
+
+        Args:
+            what: a run or a sweep, "label/seed-k" or "label/sweep".
+            why: it failed; None: it did not.
+        """
+        failed = {name: said for name, said in self.known["failed"].items() if name != what}
+        if why is not None:
+            failed[what] = why
+            self.log(f"{what} failed: {' '.join(why.split())[:300]}")
+        if failed != self.known["failed"]:
+            self.write(failed=failed)
+
+    def lost(self, says: str) -> None:
+        """Write down that a process is gone, once."""
+        if says not in self.known["lost"]:
+            self.write(lost=[*self.known["lost"], says])
+            self.log(says)
+
     def log(self, says: str) -> None:
         """Add a line to the log."""
         folders.log(self.path, says)
+
+
+class Away(Home):
+    """The folder of an experiment as a process has it that does not lead: what it has to say, process 0 writes down.
+
+    Args:
+        path: where it is.
+        crew: the processes that share it.
+    """
+
+    def __init__(self, path: Path, crew: Crew):
+        super().__init__(path)
+        self._crew, self._tried, self._said = crew, dict[str, str | None](), list[str]()
+
+    def tried(self, what: str, why: str | None = None) -> None:
+        """Say that a run was carried out. Of a sweep all know, and process 0 has what comes of it."""
+        if not what.endswith("/sweep"):
+            self._tried[what] = why
+            self._crew.say(tried=self._tried)
+
+    def lost(self, says: str) -> None:
+        """Leave it to process 0, which misses the same one."""
+
+    def log(self, says: str) -> None:
+        """Say something for the log."""
+        self._said.append(says)
+        self._crew.say(said=self._said)
 
 
 def own_files(text: str) -> list[str]:

@@ -159,6 +159,11 @@ def _classes(module: str, *names: str) -> Callable[[], dict[str, Any]]:
     return lambda: {name: getattr(importlib.import_module(f"fedminimax.{module}"), name) for name in names}
 
 
+def _engines() -> dict[str, Any]:
+    modules = {"simulator": "engines.simulator", "isolated": "engines.isolated", "mesh": "engines.mesh"}
+    return {name: _of(module, name.capitalize())() for name, module in modules.items()}
+
+
 def _ranges() -> dict[str, Any]:
     from fedminimax.sweeps.space import LogUniform, Uniform
 
@@ -195,7 +200,7 @@ CLASSIFIER = Kind(
 )
 RANGE = Kind("range", _ranges)
 HALVING = Kind("halving", _classes("sweeps.halving", "Halving"), _of("sweeps.halving", "Halving"))
-ENGINE = Kind("engine", lambda: {"simulator": _of("engines.simulator", "Simulator")(), "isolated": _of("engines.isolated", "Isolated")()})  # fmt: skip  # noqa: E501
+ENGINE = Kind("engine", _engines)
 GUARD = Kind("guard", _classes("federation.guard", "Guard"), _of("federation.guard", "Guard"))
 PRIVACY = Kind("privacy", _classes("federation.privacy", "Privacy"), _of("federation.privacy", "Privacy"))
 AVAILABILITY = Kind(

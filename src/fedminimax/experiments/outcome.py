@@ -26,6 +26,7 @@ class Outcome:
         failed: why a run ended with an error, by "label/seed-k".
         chosen: the settings that won, of methods of which several were tried.
         report: the report's page, where one was written.
+        lost: a sentence for each process that was lost, where the runs were dealt out over several.
     """
 
     folder: Path
@@ -34,6 +35,7 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
     chosen: dict[str, Any] = field(default_factory=dict)
     report: Path | None = None
+    lost: tuple[str, ...] = ()
 
     @property
     def results(self) -> dict[str, list[Record]]:
@@ -84,4 +86,5 @@ def outcome_of(folder: Path) -> Outcome:
     paths = [home.run(run["label"], run["seed"]) for run in known["wanted"]]
     records = [Record.read(path) for path in paths if (path / folders.RUN).is_file()]
     page = folder / "report.html"
-    return Outcome(folder, records, known["status"], known["failed"], known["chosen"], page if page.is_file() else None)
+    report, lost = page if page.is_file() else None, tuple(known.get("lost", ()))
+    return Outcome(folder, records, known["status"], known["failed"], known["chosen"], report, lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
@@ -38,7 +39,7 @@ class Conductor:
 
     Args:
         common: what all runs share.
-        ledger: where parts are kept.
+        ledger: where parts are kept, and which processes share them.
         seeds: the seeds.
         rounds: how many rounds.
         side_by_side: at most so many runs at once; None: as many as fit into memory.
@@ -60,24 +61,49 @@ class Conductor:
         self._pace: dict[Compiled, float] = {}
         self._batches = 0
         self._early, self._done, self._timed, self._began = 0, 0, 0, float("nan")
+        self._crew = ledger.crew
         self.numbers = Numbers(len(seeds), rounds, common.every)
 
-    def run(self, methods: Sequence[Algorithm], halving: Halving | None = None, sign: float = 1.0) -> None:
-        """Run settings: all of them to the end, or by halving, where ``sign`` is 1 for a metric that is better when lower."""
+    def run(
+        self, methods: Sequence[Algorithm], halving: Halving | None = None, sign: float = 1.0, everywhere: bool = False
+    ) -> None:
+        """Run settings: all of them to the end, or by halving.
+
+        Args:
+            methods: the settings.
+            halving: which of them go on, and how far.
+            sign: 1 for a metric that is better when lower, or else -1.
+            everywhere: whether every process that shares the sweep is to have all numbers, and not only process 0.
+        """
         batch, first = self._batches, self.numbers.grow(len(methods))
         self._batches += 1
         stops = [] if halving is None else halving.stops(self._rounds, self._common.every, len(methods))
         alive, stands = list(range(len(methods))), dict[tuple[int, int], Standing]()
         for stage, until in enumerate([*stops, self._rounds]):
-            for share in self._shares(methods, alive, f"{batch}-{stage}", known=batch == stage == 0):
+            shares = self._shares(methods, alive, f"{batch}-{stage}", known=batch == stage == 0)
+            wanted = self._crew.leads or everywhere or until < self._rounds
+            for share, whose in self._in_turn(shares, wanted):
                 before = [stands.pop((k, share.seeds.start)) for k in share.settings] if stage else []
-                part = self._part(share, [methods[k] for k in share.settings], first, before, until)
+                carry_out = self._part if whose is None else functools.partial(self._their_part, whose)
+                part = carry_out(share, [methods[k] for k in share.settings], first, before, until)
                 if until < self._rounds:  # each goes on with others
                     stands |= {(k, share.seeds.start): part.standing.only([n]) for n, k in enumerate(share.settings)}
             if halving is not None and until < self._rounds:
                 scores = sign * self.numbers.scores(halving.metric, [first + k for k in alive], until)
                 left = [alive[k] for k in halving.survivors(scores)]
                 self._early, alive = self._early + len(alive) - len(left), left
+
+    def _in_turn(self, shares: Iterator[Share], wanted: bool) -> Iterator[tuple[Share, int | None]]:
+        """Give a process its own shares, and where they are wanted those of the others after them, with whose they are."""
+        if self._crew.leads and self._crew.others:  # who has to know of all of them before anything is run
+            shares = iter(list(shares))
+        theirs: list[tuple[Share, int]] = []
+        for k, share in enumerate(shares):
+            if self._crew.mine(k):
+                yield share, None
+            else:
+                theirs.append((share, self._crew.owner(k)))
+        yield from theirs if wanted else []
 
     def _shares(self, methods: Sequence[Algorithm], alive: list[int], name: str, known: bool) -> Iterator[Share]:
         """Group settings by their program, and divide each group into what runs at once, all in one shape."""
@@ -91,7 +117,7 @@ class Conductor:
             # Sizes that are not known beforehand become powers of two: few programs then serve all of them.
             places = len(members) if known else 1 << (len(members) - 1).bit_length()
             count = len(self._seeds)
-            capacity = functools.partial(kind.capacity, places, count)
+            capacity = functools.partial(self._fitting, kind, Shape(places, count), len(groups))
             most = self._side_by_side or self._ledger.at_once(number, capacity)
             shape = Shape.within(most, places, count)
             for s in range(0, len(members), shape.settings):
@@ -99,10 +125,29 @@ class Conductor:
                     part = members[s : s + shape.settings]
                     yield Share(f"{name}-{number}-{s}-{k}", kind, shape, part, slice(k, min(k + shape.seeds, count)))
 
+    def _fitting(self, kind: Kind, whole: Shape, kinds: int) -> int:
+        """Return how many runs of a program go side by side: as many as fit, but such that every process has as much to do."""
+        processes = self._crew.place.processes
+        cuts = processes // math.gcd(kinds, processes)
+        shape = Shape.within(-(-whole.runs // cuts), *whole)
+        fit = kind.capacity(*shape, self._crew.beside)
+        return fit if cuts == 1 else min(fit, shape.runs)
+
+    def _their_part(
+        self, process: int, share: Share, methods: Sequence[Algorithm], first: int, before: Sequence[Standing], until: int
+    ) -> Part:
+        """Wait for what another process runs side by side up to a round."""
+        seeds = self._seeds[share.seeds]
+        whose = _whose(methods, seeds)
+        part = self._ledger.collect(share.name, whose, share.kind.carry, until, process)
+        self._tell(len(methods) * len(seeds) * (until - (before[0].round if before else 0)), now=False)
+        self.numbers.put([first + k for k in share.settings], share.seeds, until, part.rows)
+        return part
+
     def _part(self, share: Share, methods: Sequence[Algorithm], first: int, before: Sequence[Standing], until: int) -> Part:
         """Run what goes side by side up to a round, from where it stands, unless that was done before."""
         seeds, here = self._seeds[share.seeds], [first + k for k in share.settings]
-        whose = json.dumps([describe(list(methods)), seeds])
+        whose = _whose(methods, seeds)
         part = self._ledger.read(share.name, whose, share.kind.carry)
         runs, since = len(methods) * len(seeds), before[0].round if before else 0
         if part is None:
@@ -145,3 +190,8 @@ class Conductor:
             if now - saved > _SAVE_SECONDS and block.round < until:
                 save()
                 saved = time.monotonic()
+
+
+def _whose(methods: Sequence[Algorithm], seeds: Sequence[int]) -> str:
+    """Return which settings and seeds a part is of."""
+    return json.dumps([describe(list(methods)), seeds])

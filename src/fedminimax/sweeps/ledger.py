@@ -5,6 +5,8 @@
 - ``parts/``: the numbers of runs that went side by side, and how those under way stand; gone when all is done;
 - ``sweep.json``, ``sweep.npz``: the outcome (:meth:`~fedminimax.Sweep.save`), also of a sweep that was interrupted;
 - ``environment.json`` and ``log.txt``, as in the folder of a run.
+
+Several processes (:mod:`fedminimax.crew`) share a folder: each writes its own parts, and process 0 all else.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import numpy as np
 
 from fedminimax import folders
 from fedminimax._version import __version__
+from fedminimax.crew import Crew
 from fedminimax.engines.program import Carry
 from fedminimax.errors import InputError
 from fedminimax.folders import PLAN, PROGRESS, read_json, write_json
@@ -39,9 +42,13 @@ _TELL_SECONDS = 1.0
 """How far ``progress.json`` may be behind."""
 
 
+class Finished(Exception):
+    """Process 0 has finished the sweep."""
+
+
 @contextmanager
 def opened(
-    folder: str | os.PathLike[str] | None, plan: Plan, varied: Sequence[str], asked: Mapping[str, Any]
+    folder: str | os.PathLike[str] | None, plan: Plan, varied: Sequence[str], asked: Mapping[str, Any], crew: Crew
 ) -> Iterator[Ledger]:
     """Open the folder of a sweep: nobody else writes it meanwhile. One that holds another sweep is refused.
 
@@ -50,15 +57,19 @@ def opened(
         plan: what every run of the sweep is, but for its setting and seed.
         varied: the hyper-parameters that the settings give.
         asked: what else the sweep is, by name.
+        crew: the processes that share it.
     """
     if folder is None:
-        yield Ledger(None, {})
+        yield Ledger(None, {}, crew)
         return
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, but a sweep needs a folder: name another.")
     folders.make_folder(path)
-    with locked(path):
+    with crew.room(path.name), locked(path) if crew.leads else nullcontext():
+        if not crew.leads:
+            crew.begin()
+            crew.wait(lambda: (path / PLAN).exists() or None, 0, path.name)
         every = identity(plan)
         every["method"] = {name: value for name, value in every["method"].items() if name not in varied}
         own = json.loads(json.dumps({"identity": every, "sweep": {k: describe(v) for k, v in asked.items()}}))
@@ -75,7 +86,9 @@ def opened(
             if said:
                 raise InputError(f"{path} holds another sweep: {'; '.join(said)}. Name another folder, or run what it holds.")
             own = kept
-        yield Ledger(path, own)
+        if crew.leads:
+            crew.begin()
+        yield Ledger(path, own, crew)
 
 
 class Ledger:
@@ -84,10 +97,11 @@ class Ledger:
     Args:
         folder: where it is; None: nowhere, and nothing is kept.
         plan: the contents of its ``plan.json``.
+        crew: the processes that share it.
     """
 
-    def __init__(self, folder: Path | None, plan: dict[str, Any]):
-        self.folder, self._plan = folder, plan
+    def __init__(self, folder: Path | None, plan: dict[str, Any], crew: Crew):
+        self.folder, self._plan, self.crew = folder, plan, crew
         self._parts = Path() if folder is None else folder / PARTS
         self._known: dict[str, Any] = {"format": folders.FORMAT, "version": __version__}
         self._told = -_TELL_SECONDS  # long enough ago
@@ -101,7 +115,7 @@ class Ledger:
                 and ``seconds`` (rounds that were timed, and how long they took).
         """
         self._known |= known
-        if self.folder is None or time.monotonic() - self._told < _TELL_SECONDS:
+        if self.folder is None or not self.crew.leads or time.monotonic() - self._told < _TELL_SECONDS:
             return
         self._told = time.monotonic()
         with suppress(OSError):
@@ -111,12 +125,20 @@ class Ledger:
         """Return the outcome of a sweep that is finished; None: there is something left to run."""
         if self.folder is None or not (self.folder / SWEEP).exists():
             return None
-        found = Sweep.load(self.folder)
-        return None if found.interrupted else found
+        return None if read_json(self.folder / SWEEP)["interrupted"] else Sweep.load(self.folder)
+
+    def finished(self) -> Sweep:
+        """Wait for process 0 to finish the sweep, and return the outcome."""
+        assert self.folder is not None
+        return self.crew.wait(self.outcome, 0, self.folder.name)
 
     def finish(self, found: Sweep) -> None:
         """Write the outcome; when nothing is left to run, the parts go."""
         if self.folder is None:
+            return
+        if found.interrupted:
+            self.crew.leave(self.folder.name, KeyboardInterrupt())
+        if not self.crew.leads:
             return
         found.save(self.folder)
         if found.interrupted:
@@ -132,11 +154,18 @@ class Ledger:
         """Return how many runs go side by side: as when they were first run, so that the same programs give the same bytes."""
         if self.folder is None:
             return new()
-        known = self._plan["at_once"]
-        if str(kind) not in known:
-            known[str(kind)] = new()
+        if str(kind) not in self._plan["at_once"] and self.crew.leads:
+            self._plan["at_once"][str(kind)] = new()
             write_json(self.folder / PLAN, self._plan)
-        return int(known[str(kind)])
+        elif str(kind) not in self._plan["at_once"]:
+            self._plan["at_once"] = self.crew.wait(lambda: self._decided(kind), 0, self.folder.name)
+        return int(self._plan["at_once"][str(kind)])
+
+    def _decided(self, kind: int) -> dict[str, int] | None:
+        """Return how many runs go side by side, by the numbers of their programs, once process 0 has decided on this one."""
+        assert self.folder is not None
+        known: dict[str, int] = read_json(self.folder / PLAN)["at_once"]
+        return known if str(kind) in known else None
 
     def read(self, name: str, whose: str, like: Carry) -> Part | None:
         """Return what is kept of some runs; None: nothing.
@@ -161,6 +190,27 @@ class Ledger:
         leaves, structure = under("carry/"), jax.tree.structure(like)
         carry = jax.tree.unflatten(structure, [leaves[str(k)] for k in range(len(leaves))]) if leaves else None
         return Part(Standing(carry, under("spent/"), int(arrays["rounds"])), under("rows/"))
+
+    def collect(self, name: str, whose: str, like: Carry, until: int, process: int) -> Part:
+        """Wait for runs that another process carries out, until they have come to a round; see :meth:`read`."""
+        assert self.folder is not None
+        file, stamp = self._parts / f"{name}.npz", None
+
+        def there() -> Part | None:
+            nonlocal stamp
+            try:
+                now = file.stat()
+            except FileNotFoundError:
+                if not self.crew.leads and self.outcome() is not None:  # the parts are gone
+                    raise Finished from None
+                return None
+            if stamp == (now.st_mtime_ns, now.st_ino):
+                return None
+            stamp = now.st_mtime_ns, now.st_ino
+            part = self.read(name, whose, like)
+            return part if part is not None and part.standing.round >= until else None
+
+        return self.crew.wait(there, process, self.folder.name)
 
     def write(self, name: str, whose: str, part: Part) -> None:
         """Keep some runs."""

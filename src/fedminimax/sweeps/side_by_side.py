@@ -83,12 +83,17 @@ class Kind:
             self._compiled[shape] = Compiled(self, shape)
         return self._compiled[shape]
 
-    def capacity(self, settings: int, seeds: int) -> int:
+    def capacity(self, settings: int, seeds: int, processes: int = 1) -> int:
         """Return how many runs fit into memory at once.
 
         The program of all settings and seeds says what it needs; where that is too much, it is compiled again for fewer.
+
+        Args:
+            settings: how many settings there are.
+            seeds: how many seeds.
+            processes: how many processes share this machine's memory.
         """
-        shape, room = Shape(settings, seeds), memory.budget()
+        shape, room = Shape(settings, seeds), memory.budget() / processes
         while (needed := self.compiled(shape).bytes) > room and shape.runs > 1:
             self._compiled.pop(shape)
             shape = Shape.within(min(int(shape.runs * room / needed), shape.runs - 1), settings, seeds)
