@@ -45,7 +45,7 @@ class Script:
     messages: list[Message] = field(default_factory=list)
     asked: Asked = field(default_factory=Asked)
     packed: list[int] = field(default_factory=list)
-    """Of each exchange, how many bytes processes add up together, where there are several."""
+    """Of each exchange, how many bytes processes add up together, or each sends at most, where there are several."""
 
 
 Rounds = Callable[[Given, Carry, Count, Count], tuple[Carry, Progress]]

@@ -58,7 +58,7 @@ class SimulatedRound(Round):
         self.problem, self.algorithm, self.layout = problem, given.algorithm, layout
         self.data, self.client_states = clients, client_states
         self.packed: list[int] = []
-        """Of each exchange, how many bytes processes add up together, where there are several."""
+        """Of each exchange, how many bytes processes add up together, or each sends at most, where there are several."""
 
     @property
     def has_client_state(self) -> bool:

@@ -137,7 +137,7 @@ class MeshExecution(Simulation):
 
     @property
     def packed(self) -> list[int]:
-        """Of each exchange of a round, how many bytes are added up over the processes; known once there was a round."""
+        """Of each exchange of a round, how many bytes are added up over processes, or sent by each; known after a round."""
         return self._program.script(self._given, self._carry).packed
 
     def advance(self, rounds: int) -> Progress:
