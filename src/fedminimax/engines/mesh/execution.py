@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,7 @@ from fedminimax.engines.simulator import Simulation
 from fedminimax.engines.store import ClientStore
 from fedminimax.errors import InputError
 from fedminimax.federation.trace import Trace
-from fedminimax.interrupts import held
+from fedminimax.interrupts import held, unheard
 from fedminimax.metrics.base import Metric
 from fedminimax.metrics.parts import Context
 from fedminimax.players import Tree
@@ -210,7 +208,7 @@ class MeshExecution(Simulation):
         Args:
             metrics: what will be evaluated, as process 0 has it.
         """
-        with _undisturbed():
+        with unheard():
             while self.follow_one(metrics):
                 pass
             record: Any = wire.decode(self._channel.share(None))
@@ -257,16 +255,3 @@ class MeshExecution(Simulation):
             if self._channel.leads:
                 self._channel.say(what)
             yield
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Leave Ctrl-C, which all processes on a terminal get, to process 0."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
