@@ -103,7 +103,7 @@ def check(folder: Path, console: Console | None = None) -> None:
 
 def _check_fair(site: SiteFile, console: Console) -> None:
     """Show what a site of a fair study tells the server before training, as it will leave."""
-    from fedminimax.fedfair.asking import TROUBLES, Trouble
+    from fedminimax.fedfair.asking import Trouble
     from fedminimax.fedfair.sketch import sketch
     from fedminimax.flare.fair import fair_worker, question_of
 
@@ -112,7 +112,7 @@ def _check_fair(site: SiteFile, console: Console) -> None:
     try:
         told = sketch(table, question_of(site.agreement), worker.least)
     except Trouble as trouble:
-        raise InputError(f"{site.name} {TROUBLES[trouble.code].format(column=trouble.column)}.") from None
+        raise InputError(f"{site.name} {trouble}.") from None
     say(f"{site.name} has {told['rows']:,} rows. Before training the server is told, of each column:")
     for column, seen in told["columns"].items():
         counted = f"{seen['missing']:,} missing, {seen['distinct']:,} different, {seen['odd']:,} texts among numbers or dates"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fedminimax import wire
 from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.messages import Refused
-from fedminimax.engines.federated.transport import MALFORMED, Answers, Failure, Transport
+from fedminimax.engines.federated.transport import GONE, MALFORMED, Answers, Failure, Transport
 from fedminimax.errors import InputError
 
 SKETCH, SUMMARY, PREPARE, WORK, PRODUCT, HISTOGRAMS, JUDGE = (
@@ -46,6 +46,8 @@ TROUBLES = {
 _MOST = 2**28
 """The most bytes that a site may tell."""
 _RETRIES, _PAUSE = 3, 1.0
+_MOMENT = 2.0
+"""Seconds that a site which was slow has to say that it has an answer now."""
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
@@ -60,59 +62,104 @@ class Trouble(Exception):
     """
 
     def __init__(self, code: str, column: str = ""):
-        super().__init__(code)
+        super().__init__(TROUBLES[code].format(column=column[:100]))
         self.code, self.column = code, column
 
 
 class Asking:
-    """The server's questions to all sites.
+    """The server's questions to sites. Nobody is waited for longer than ``timeout`` seconds for an answer.
+
+    Whoever did not answer is asked again a few times, after pauses. A site that was slow has its answer by then, or is busy
+    still; it is given a moment to say so.
 
     Args:
         transport: what carries them.
         timeout: seconds for a question.
+        before: what the sites told in an earlier run of the study, by question and site: it stands in for a site that does not
+            answer now, which is then asked nothing more.
     """
 
-    def __init__(self, transport: Transport, timeout: float = 300.0):
-        self.transport, self.timeout = transport, timeout
+    def __init__(self, transport: Transport, timeout: float = 60.0, before: Mapping[str, Mapping[str, Any]] | None = None):
+        self.transport, self.timeout, self._before = transport, timeout, before or {}
+        self.told: dict[str, dict[str, Any]] = {}
+        """What the sites told, by question and site, as it came."""
+        self._absent: set[str] = set()
+
+    def among(self, transport: Transport) -> Asking:
+        """Return the same questions to some of the sites."""
+        some = Asking(transport, self.timeout, self._before)
+        some.told, some._absent = self.told, self._absent
+        return some
 
     def all(self, kind: str, read: Callable[[str, Any], T], **what: Any) -> dict[str, T]:
-        """Ask every site the same, and return what each tells. Those that did not answer are asked again.
+        """Ask every site the same, and return what each tells; an :class:`InputError` names those that tell nothing.
 
         Args:
             kind: what is asked.
             read: makes something of a site's name and what it told, or raises :class:`Refused`.
             what: what else the request holds.
         """
-        found: dict[str, T] = {}
-        failures: dict[str, Failure] = {}
+        told, failures = self._ask(kind, read, what)
+        for site, why in failures.items():
+            if isinstance(why, Trouble):
+                raise InputError(f"{site} {why}.")
+        before = self._before.get(kind, {})
+        self._absent |= {site for site in failures if site in before}
+        self.told[kind] = {site: told[site][0] if site in told else before.get(site) for site in self.transport.sites}
+        if missing := [site for site in failures if site not in before]:
+            said = ", ".join(f"{site} ({reason(failures[site])})" for site in missing)
+            raise InputError(f"All sites are needed here, but {said} did not answer: start them, and run the study again.")
+        return {site: told[site][1] if site in told else read(site, before[site]) for site in self.transport.sites}
+
+    def some(self, kind: str, read: Callable[[str, Any], T], **what: Any) -> tuple[dict[str, T], dict[str, str]]:
+        """Ask every site the same, and return what those tell that answer, and why the others do not."""
+        told, failures = self._ask(kind, read, what)
+        found = {site: told[site][1] for site in self.transport.sites if site in told}
+        return found, {site: reason(why) for site, why in failures.items()}
+
+    def _ask(
+        self, kind: str, read: Callable[[str, Any], T], what: Mapping[str, Any]
+    ) -> tuple[dict[str, tuple[Any, T]], dict[str, Failure | Trouble]]:
+        found: dict[str, tuple[Any, T]] = {}
+        failures: dict[str, Failure | Trouble] = {site: Failure(GONE) for site in self.transport.sites if site in self._absent}
         id = f"fair/{kind}/{secrets.token_hex(4)}"
         request = wire.encode({"id": id, "fair": kind, **what})
+        until = time.monotonic() + self.timeout
         for nth in range(1 + _RETRIES):
-            left = [site for site in self.transport.sites if site not in found]
+            settled = {*found, *self._absent, *(site for site, why in failures.items() if isinstance(why, Trouble))}
+            left = [site for site in self.transport.sites if site not in settled]
             if not left:
                 break
             if nth:
                 time.sleep(_PAUSE * 2 ** (nth - 1))
-            answers = self.transport.ask(dict.fromkeys(left, request), self.timeout)
-            failures = dict(answers.failures)
+            seconds = max(until - time.monotonic(), min(_MOMENT, self.timeout))
+            answers = self.transport.ask(dict.fromkeys(left, request), seconds)
+            failures |= answers.failures
             for site, reply in answers.replies.items():
                 try:
-                    found[site] = read(site, self._told(site, reply, id))
+                    told = _told(reply, id)
+                    found[site] = told, read(site, told)
+                    failures.pop(site, None)
                 except Refused as refused:
                     failures[site] = refused.failure
-        if failures:
-            said = ", ".join(f"{site} ({failure.text or failure.kind})" for site, failure in failures.items())
-            raise InputError(f"All sites are needed here, but {said} did not answer: start them, and run the study again.")
-        return {site: found[site] for site in self.transport.sites}
+                except Trouble as trouble:
+                    failures[site] = trouble
+        return found, failures
 
-    def _told(self, site: str, reply: bytes, id: str) -> Any:
-        told = messages.read(reply, id, "told", _MOST)["told"]
-        if isinstance(told, dict) and "trouble" in told:
-            code, column = told["trouble"], told.get("column", "")
-            if not isinstance(code, str) or code not in TROUBLES or not isinstance(column, str):
-                raise Refused(Failure(MALFORMED, "a trouble that is none"))
-            raise InputError(f"{site} {TROUBLES[code].format(column=column[:100])}.")
-        return told
+
+def reason(why: Failure | Trouble) -> str:
+    """Return why a site told nothing."""
+    return str(why) if isinstance(why, Trouble) else why.text or why.kind
+
+
+def _told(reply: bytes, id: str) -> Any:
+    told = messages.read(reply, id, "told", _MOST)["told"]
+    if isinstance(told, dict) and "trouble" in told:
+        code, column = told["trouble"], told.get("column", "")
+        if not isinstance(code, str) or code not in TROUBLES or not isinstance(column, str):
+            raise Refused(Failure(MALFORMED, "a trouble that is none"))
+        raise Trouble(code, column)
+    return told
 
 
 class Some:

@@ -137,6 +137,15 @@ class Agreement(BaseModel):
             raise ValueError("[row] is missing: say what one row looks like")
         return self
 
+    @model_validator(mode="after")
+    def _carried_out(self) -> Self:
+        if self.is_fair and self.study.secure is not False:
+            raise ValueError(
+                "study.secure hides sites in sums, but in a fair study each site tells its own numbers: leave secure out, or "
+                "run a study of your own"
+            )
+        return self
+
     @property
     def is_fair(self) -> bool:
         """Whether the study is `fedminimax fair`."""
@@ -202,6 +211,11 @@ class SiteFile(BaseModel):
             raise InputError(
                 f"{path}: there is no site {site.name!r} in {FEDERATION_FILE}: it has {', '.join(agreement.sites)}."
             )
+        if agreement.is_fair and site.budget is not None:
+            raise InputError(
+                f"{path}: a fair study adds no noise that a budget of epsilon could be spent on: leave budget out, or take no "
+                "part in it."
+            )
         return site
 
     @property
@@ -253,7 +267,10 @@ def _of_table(path: Path, label: str) -> dict[str, np.ndarray]:
 
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"{path.name} is no .npz, .csv or .parquet: give one of these, or a function such as data.py:load.")
-    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    try:
+        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except ImportError:
+        raise InputError(f'{path.name} takes pyarrow to read: pip install "fedminimax[parquet]".') from None
     if label and label not in frame.columns:
         raise InputError(f"{path.name} has no column {label!r}, which site.toml names as the label.")
     inputs = frame.drop(columns=label) if label else frame

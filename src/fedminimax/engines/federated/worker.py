@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import logging
 import platform
 import re
 from collections.abc import Mapping
@@ -43,6 +44,10 @@ from fedminimax.problems.robust import Problem
 if TYPE_CHECKING:  # which need `cryptography`, as only a network's sites do
     from fedminimax.engines.federated.node import Node
     from fedminimax.engines.federated.peers import Identity
+
+logger = logging.getLogger("fedminimax.site")
+"""What goes wrong at a site, with its text and traceback, for the site's administrator alone: it may hold data."""
+logger.addHandler(logging.NullHandler())  # where nobody has said where it goes, it goes nowhere
 
 
 class Worker:
@@ -114,12 +119,14 @@ class Worker:
                 return wire.encode({"id": id, "parts": self._parts(ask)})
             return self._exchange(messages.asked(ask), request)
         except (Malformed, InputError) as error:
+            logger.exception("a request was refused")
             return messages.failed(id, MALFORMED, type(error).__name__)
         except Withheld as withheld:
             return messages.failed(id, withheld.kind)
         except LostState:
             return messages.failed(id, LOST)
         except Exception as error:  # whatever it is, the server learns its type, and the site stays
+            logger.exception("a request failed")
             return messages.failed(id, ERROR, type(error).__name__)
 
     def _hello(self) -> dict[str, Any]:
