@@ -108,8 +108,8 @@ def _in_process(question: Question, sites: Mapping[str, str], request: Request, 
     for name, source in sites.items():
         table, state = table_of(source, Path.cwd(), {}), folder / TRAINING / "sites" / name
         made[name] = FairSite(name, table, question, least=least, folder=state)
-    there, known = InProcess(made), {"command": request.command, "min_replies": len(made), "timeout": math.inf}
-    conduct_fair(there, question, folder, console, **known)
+    there, few = InProcess(made), len(made)
+    conduct_fair(there, question, folder, console, command=request.command, timeout=math.inf, min_replies=few)
 
 
 def _trial(question: Question, sites: Mapping[str, str], request: Request, folder: Path, console: Console) -> None:

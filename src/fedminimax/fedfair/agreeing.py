@@ -27,6 +27,7 @@ from fedminimax.fedfair.summary import Summary, encoding_of, read_summary, targe
 SITE = "site"
 """What an encoder calls the column that says who holds a row: there is none."""
 _MISSING = "(missing label)"
+_MOST_LOSS = 1e12  # before training, of standardised inputs
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def settle(
     encoder, notes = _encoder(agreed, summaries, question)
     positive = _positive(sketches, agreed, question)
     width = None if encoder.classes is None else len(encoder.classes)
-    ready = asked.all(asking.PREPARE, lambda _, said: _read_ready(said, width), encoder=encoder.to_dict(), positive=positive)
+    known = lambda site: (summaries[site].report.rows, sketches[site].rows - summaries[site].unlabelled)
+    inputs = lambda site, said: _read_ready(said, width, *known(site))
+    ready = asked.all(asking.PREPARE, inputs, encoder=encoder.to_dict(), positive=positive)
     unlabelled = sum(one.unlabelled for one in summaries.values())
     dropped |= {_MISSING: unlabelled} if unlabelled else {}
     federation = _federation(agreed, encoder, summaries, ready, positive, dropped, [*agreed.notes, *schema.notes, *notes])
@@ -140,16 +143,21 @@ def _positive(sketches: Mapping[str, Sketch], agreed: Agreed, question: Question
     return find_positive(question.positive, agreed.classes, list(totals.values()), question.label, agreed.task)
 
 
-def _read_ready(said: Any, classes: int | None) -> _Ready:
+def _read_ready(said: Any, classes: int | None, trained: int, rows: int) -> _Ready:
+    """Return what a site tells of its inputs, if it goes with what it told before: its training rows, and all of its rows."""
     said = table(said)
     try:
         train, test = (whole(size) for size in said["rows"])
         counted = None if classes is None else counts(said["classes"], (2, classes))
         missing = {column: whole(count) for column, count in table(said["missing"]).items()}
-        found = _Ready((train, test), counted, number(said["loss"]), missing)
+        found = _Ready((train, test), counted, number(said["loss"], _MOST_LOSS), missing)
     except (LookupError, TypeError, ValueError):
         raise Refused(Failure(MALFORMED, "what it says of its inputs cannot be read")) from None
-    if min(found.sizes) < 1 or (counted is not None and counted.sum(axis=1).tolist() != [train, test]):
+    if (
+        min(found.sizes) < 1
+        or (train, train + test) != (trained, rows)
+        or (counted is not None and counted.sum(axis=1).tolist() != [train, test])
+    ):
         raise Refused(Failure(MALFORMED, "its rows do not add up"))
     return found
 

@@ -45,6 +45,8 @@ TROUBLES = {
 
 _MOST = 2**28
 """The most bytes that a site may tell."""
+_MOST_ROWS, _LARGEST = 2**31, 1e140
+"""Beyond every number of rows, and every number that is no mistake."""
 _RETRIES, _PAUSE = 3, 1.0
 _MOMENT = 2.0
 """Seconds that a site which was slow has to say that it has an answer now."""
@@ -216,21 +218,21 @@ def array(value: Any, shape: tuple[int, ...], kind: str = "f") -> Any:
 def counts(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """Return an array of counts that a site told."""
     found = array(value, shape, "i").astype(np.int64)
-    if (found < 0).any():
-        raise Refused(Failure(MALFORMED, "counts below zero"))
+    if (found < 0).any() or (found >= _MOST_ROWS).any():
+        raise Refused(Failure(MALFORMED, "counts that are none"))
     return np.asarray(found)
 
 
 def whole(value: Any) -> int:
     """Return a count that a site told."""
-    if type(value) is not int or not 0 <= value < 2**31:
+    if type(value) is not int or not 0 <= value < _MOST_ROWS:
         raise Refused(Failure(MALFORMED, "a count that is none"))
     return value
 
 
-def number(value: Any) -> float:
-    """Return a finite number that a site told."""
-    if type(value) not in (int, float) or not np.isfinite(value):
+def number(value: Any, most: float = _LARGEST) -> float:
+    """Return a number that a site told, and with whose square one can reckon."""
+    if type(value) not in (int, float) or not abs(value) <= most:
         raise Refused(Failure(MALFORMED, "a number that is none"))
     return float(value)
 
@@ -247,3 +249,10 @@ def table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) and len(key) <= 1000 for key in value):
         raise Refused(Failure(MALFORMED, "a table that is none"))
     return value
+
+
+def texts(value: Any) -> list[str]:
+    """Return a list of short texts that a site told."""
+    if not isinstance(value, list):
+        raise Refused(Failure(MALFORMED, "a list that is none"))
+    return [text(one) for one in value]

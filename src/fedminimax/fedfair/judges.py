@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from fedminimax.data.clients import ClientData
 from fedminimax.data.federation import Federation
 from fedminimax.errors import InputError
 from fedminimax.fairness.baselines import LOCAL, MAJORITY
@@ -21,10 +22,9 @@ from fedminimax.fairness.threshold import HALF, best_threshold
 from fedminimax.fairness.words import SIZE
 from fedminimax.fedfair import asking
 from fedminimax.fedfair.agreeing import Known
-from fedminimax.fedfair.asking import Asking, Some, counts
-from fedminimax.fedfair.judged import Numbers, Told, read_told
+from fedminimax.fedfair.asking import Asking, Some
+from fedminimax.fedfair.judged import Numbers, Told, read_histograms, read_told
 from fedminimax.fedfair.question import Question
-from fedminimax.fedfair.telling import BINS
 from fedminimax.players import Tree
 from fedminimax.result import Result
 
@@ -79,7 +79,7 @@ class Judges:
         edges = self._thresholds(models)
         told = self._numbers(models, edges)
         there = self.known.among(list(told))
-        numbers = Numbers(list(told.values()), _sizes(there), there.positive, len(there.classes or []))
+        numbers = Numbers(list(told.values()), _sizes(there.test, there), there.positive, len(there.classes or []))
         scores = {name: self._scored(there, numbers, own, edges) for name, own in places.items()}
         left_out = [
             f"{site} did not answer when the models were judged ({why}): its rows are not in these numbers."
@@ -122,21 +122,26 @@ class Judges:
         positive = self.federation.positive
         if not self.choice.rare or positive is None:
             return [None] * (len(models) + 2)
-        shape = (len(models) + 1, 2, BINS)
-        told = self._ask(asking.HISTOGRAMS, lambda _, said: counts(said, shape), models=models)
+        rows = self._by_class(self.federation.train)
+        read = lambda site, said: read_histograms(said, len(models) + 1, rows[site], positive)
+        told = self._ask(asking.HISTOGRAMS, read, models=models)
         edges = [best_threshold(one) for one in np.sum(list(told.values()), axis=0)]
         return [*edges[:-1], HALF, edges[-1]]  # of a prediction that is the same for everybody any threshold is as good
 
+    def _by_class(self, data: ClientData) -> dict[str, npt.NDArray[np.int64]]:
+        """Return how many rows of each class each site has."""
+        return dict(zip(self.federation.names, _sizes(data, self.federation), strict=True))
+
     def _numbers(self, models: list[Tree], edges: Sequence[float | None]) -> dict[str, Told]:
-        classes, positive = len(self.federation.classes or []), self.federation.positive
-        share = shares(self.federation) if classes else np.ones(1)
-        read = lambda _, said: read_told(said, len(models) + 2, classes, positive)
+        share = shares(self.federation) if self.federation.classes else np.ones(1)
+        rows = self._by_class(self.federation.test)
+        read = lambda site, said: read_told(said, len(models) + 2, rows[site], self.federation.positive)
         return self._ask(asking.JUDGE, read, models=models, thresholds=list(edges), shares=share, draws=self.draws)
 
 
-def _sizes(there: Federation) -> npt.NDArray[np.int64]:
-    """Return how many test rows of each class each site has, [N, C]; of a quantity how many it has, [N, 1]."""
-    rows = Rows.of(there.test, there)
+def _sizes(data: ClientData, there: Federation) -> npt.NDArray[np.int64]:
+    """Return how many rows of each class each site has, [N, C]; of a quantity how many it has, [N, 1]."""
+    rows = Rows.of(data, there)
     sizes = np.zeros((rows.sites, max(rows.classes, 1)), np.int64)
     np.add.at(sizes, (rows.site, rows.labels.astype(np.intp) if rows.classes else np.zeros(len(rows), np.intp)), 1)
     return sizes

@@ -18,7 +18,8 @@ from fedminimax.engines.federated import hello, messages
 from fedminimax.engines.federated.engine import Federation
 from fedminimax.engines.federated.group import Event
 from fedminimax.engines.federated.hello import Hello, Share
-from fedminimax.engines.federated.transport import GONE, TIMEOUT
+from fedminimax.engines.federated.messages import Refused
+from fedminimax.engines.federated.transport import GONE, MALFORMED, TIMEOUT, Failure
 from fedminimax.engines.federated.worker import agreement, versions
 from fedminimax.errors import InputError
 from fedminimax.fairness.contests import Training
@@ -40,6 +41,7 @@ SEARCHES = 2
 """How often at most a method is searched: once, and again where the best of some method lies on an edge."""
 
 _CHECKPOINTS = "10s"
+_LARGEST = 1e15  # of a product with the Hessian of a loss of standardised inputs
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,7 @@ class Trainer:
         """Return the engine whose sites work by a method. It begins without those that are away, as enough are there."""
         there, path = ForMethod(self.known.transport, name, settings), self.kept.folder / HELLO
         hello.save(path, self._expected(agreement(problem, make(name, settings))))
-        return Federation(
-            there, timeout=self.timeout, min_replies=self.enough, retries=retries, known=path, tell=self.watch
-        )
+        return Federation(there, timeout=self.timeout, min_replies=self.enough, retries=retries, known=path, tell=self.watch)
 
     def _expected(self, agrees: dict[str, str]) -> dict[str, Hello]:
         """Return what the sites will say of themselves, as it follows from what they have told."""
@@ -168,7 +168,7 @@ class Trainer:
 
         def product(v: Tree) -> Tree:
             like = jax.tree.map(np.asarray, v)
-            read = lambda _, told: messages.like(told, like, "a product")
+            read = lambda _, told: _finite(messages.like(told, like, "a product"))
             parts = asked.all(asking.PRODUCT, read, v=like)
             total = players.zeros_like(v)
             for weight, part in zip(weights, parts.values(), strict=True):
@@ -181,3 +181,9 @@ class Trainer:
 def _empty(data: ClientData) -> Tree:
     """Return the shapes of some data: arrays without any example."""
     return jax.tree.map(lambda a: np.zeros((0, *a.shape[1:]), a.dtype), data.fields)
+
+
+def _finite(product: Tree) -> Tree:
+    if not all(np.abs(leaf).max(initial=0.0) <= _LARGEST for leaf in jax.tree.leaves(product)):
+        raise Refused(Failure(MALFORMED, "a product that is none"))
+    return product

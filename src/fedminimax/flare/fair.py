@@ -21,7 +21,7 @@ from fedminimax.folders import write_atomically
 SAID, FOUND = "said.log", "fair"
 """In the folder of a run: what the server's job printed, and the folder with tables, figures, model and page."""
 BEGUN = Path(FOUND) / TRAINING / TOLD
-"""In the folder of a run: is there from when the sites have told what they have, and the study can go on without some of them."""
+"""In the folder of a run: is there once the sites have told what they have, and the study can go on without some of them."""
 _WIDTH = 140
 
 
