@@ -1,6 +1,7 @@
 """A fair study whose sites die: the engine's rules in training, a named gap in the tables, and nothing is trained twice."""
 
 import io
+import shutil
 
 import jax
 import numpy as np
@@ -178,3 +179,28 @@ def test_what_took_too_long_is_there_when_it_is_asked_for_again(tmp_path, monkey
     first = site.handle(request)
     monkeypatch.setattr(type(site), "_answers", {"sketch": lambda self, ask: pytest.fail("it was computed again")})
     assert site.handle(request) == first
+
+
+def test_step_sizes_that_were_found_are_kept(tmp_path):
+    question = Question("outcome", methods=("FedAvg",), rounds=2, search_rounds=1, local_steps=1, min_rows=5)
+    searched = study(sites_of(tmp_path, question=question), tmp_path, question)[0]
+    for path in (tmp_path / "out" / "training").glob("FedAvg-0*"):  # as if it had died after the search
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    there = sites_of(tmp_path, question=question)
+    again = study(there, tmp_path, question)[0]
+    assert "product" not in there.asked
+    assert again.tuned["FedAvg"].sentence("FedAvg") == searched.tuned["FedAvg"].sentence("FedAvg")
+    ours, theirs = (one.tuned["FedAvg"].searches[-1].history["worst_case"] for one in (again, searched))
+    np.testing.assert_array_equal(ours, theirs)
+    same(models(again), models(searched))
+
+
+def test_a_search_that_lacks_sites_is_said_and_not_taken_for_steps_that_are_too_large(tmp_path):
+    question = Question("outcome", methods=("FedAvg",), rounds=2, search_rounds=1, local_steps=1, min_rows=5)
+    few = dict.fromkeys("abcd", GONE)
+    there = sites_of(tmp_path, lambda kind, nth: few if kind == "work" and nth > 2 else {}, question)
+    with (
+        pytest.raises(fm.InputError, match=r"The search for FedAvg's step sizes stopped: 1 of 5 sites replied"),
+        pytest.warns(UserWarning, match="its result is kept"),
+    ):
+        study(there, tmp_path, question)
