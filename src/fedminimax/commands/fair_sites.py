@@ -183,7 +183,7 @@ def _agreed(question: Question, sites: Sequence[str], host: str, port: int) -> s
             "[study]",
             f'function = "{FAIR}"',
             f"rounds = {question.rounds}",
-            "timeout = 60.0     # seconds that a site is waited for, once",
+            "timeout = 300.0    # seconds that a site is waited for, once; it also trains a model of its own in this time",
             f"min_replies = {max(1, len(sites) - 1)}    # a round counts with at least so many sites",
             "",
             "[study.settings]   # what is predicted, and how; what is not here is as `fedminimax fair` has it by default",
