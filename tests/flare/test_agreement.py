@@ -1,12 +1,21 @@
 """What the parties agree on, and what a site brings: files that are read, checked and compared."""
 
+import subprocess
+import sys
+
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
+from fedminimax import wire
 from fedminimax.commands import federation
+from fedminimax.commands.fair_sites import write_federation
+from fedminimax.engines.federated.worker import Worker, logger
 from fedminimax.errors import InputError
+from fedminimax.fedfair import FairSite, Question
 from fedminimax.flare.agreement import Agreement, SiteFile
+from fedminimax.flare.kits import project_file
 
 
 @pytest.fixture
@@ -39,6 +48,74 @@ def test_what_is_written_can_be_read_and_is_the_same_for_everybody(folder):
     assert bring(folder).agreement.fingerprint == agreement.fingerprint
     with pytest.raises(InputError, match="there already"):
         federation.init(folder, ["north"])
+
+
+def test_every_party_has_a_readme_and_flare_its_project_file(folder):
+    readmes = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("README.md")}
+    assert readmes == {".", "server", "admin", "sites/north", "sites/south"}
+    for party, word in (("server", "start.sh"), ("admin", "federation resume admin@federation.local"), (".", "kits .")):
+        assert word in (folder / party / "README.md").read_text()
+    assert "worker.log" in (own(folder) / "README.md").read_text()
+    project = (folder / "project.yml").read_text()
+    assert all(f"{{name: {name}, type: client" in project for name in ("north", "south", "coordinator"))
+
+
+def test_a_fair_study_has_the_same_files(tmp_path):
+    write_federation(tmp_path / "f", Question("ill"), {"north": "", "south": ""})
+    readmes = {path.parent.relative_to(tmp_path / "f").as_posix() for path in (tmp_path / "f").rglob("README.md")}
+    assert readmes == {".", "server", "admin", "sites/north", "sites/south"}
+    assert "`least`" in (tmp_path / "f" / "sites" / "north" / "README.md").read_text()
+    assert "study.py" not in "".join(path.read_text() for path in (tmp_path / "f").rglob("README.md"))
+    assert (tmp_path / "f" / "project.yml").exists()
+    with pytest.raises(InputError, match="there already"):
+        write_federation(tmp_path / "f", Question("ill"), {"north": "", "south": ""})
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "server", 'q"'])
+def test_names_are_checked_before_anything_is_written(tmp_path, name):
+    for write in (
+        lambda: federation.init(tmp_path / "f", ["north", name]),
+        lambda: write_federation(tmp_path / "f", Question("ill"), {"north": "", name: ""}),
+    ):
+        with pytest.raises(InputError):
+            write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_project_file_follows_the_agreement_unless_a_person_has_changed_it(folder):
+    pytest.importorskip("yaml")
+    path = folder / "project.yml"
+    changed(folder / "federation.toml", "port = 28002", "port = 28003")
+    assert project_file(Agreement.read(folder / "federation.toml")) == path
+    assert "fed_learn_port: 28003" in path.read_text()
+    changed(path, "org: north", "org: clinic")
+    project_file(Agreement.read(folder / "federation.toml"))
+    assert "org: clinic" in path.read_text()
+    changed(folder / "federation.toml", '["north", "south"]', '["north", "south", "west"]')
+    with pytest.raises(InputError, match=r"project\.yml was changed, and has other parties"):
+        project_file(Agreement.read(folder / "federation.toml"))
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "said"),
+    [
+        ("federation.toml", "secure = true", "study.secure hides sites in sums, but in a fair study.*leave secure out"),
+        ("federation.toml", "secure = {least = 3}", "leave secure out"),
+        ("federation.toml", "x64 = true", "computes in float32: leave it out"),
+        ("site.toml", "budget = 3.0", "adds no noise that a budget of epsilon could be spent on: leave budget out"),
+        ("site.toml", 'held_out = {test = "rows.csv"}', "leave held_out out"),
+    ],
+)
+def test_what_a_fair_study_does_not_do_is_refused(tmp_path, file, line, said):
+    write_federation(tmp_path, Question("ill"), {"north": "", "south": ""})
+    path = own(tmp_path) / file
+    SiteFile.read(own(tmp_path) / "site.toml")
+    if file == "site.toml":
+        path.write_text(f"{line}\n{path.read_text()}")
+    else:
+        changed(path, "[study]\n", f"[study]\n{line}\n")
+    with pytest.raises(InputError, match=said):
+        SiteFile.read(own(tmp_path) / "site.toml")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +184,68 @@ def test_rows_come_from_a_table(folder):
     changed(own(folder) / "rows.csv", "0.5,0\n", "yes,0\n")
     with pytest.raises(InputError, match=r"'c63' of rows\.csv has no numbers"):
         site.rows()
+
+
+def test_rows_come_from_a_parquet_file_if_it_can_be_read(folder, monkeypatch):
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({f"c{k}": [0.5, 1.5, 2.5] for k in range(64)} | {"kind": [2, 0, 1]})
+    frame.to_parquet(own(folder) / "rows.parquet")
+    (own(folder) / "site.toml").write_text('name = "south"\ndata = "rows.parquet"\n[config]\nlabel = "kind"\n')
+    site = SiteFile.read(own(folder) / "site.toml")
+    rows = site.rows()
+    assert rows["labels"].tolist() == [2, 0, 1]
+    assert rows["inputs"][:, 7].tolist() == [0.5, 1.5, 2.5]
+    assert site.table()["c3"].tolist() == [0.5, 1.5, 2.5]
+
+    def lacking(path):
+        raise ImportError("no engine")
+
+    monkeypatch.setattr(pd, "read_parquet", lacking)
+    with pytest.raises(InputError, match=r"rows\.parquet takes pyarrow to read: pip install .fedminimax\[parquet\]"):
+        site.rows()
+
+
+def test_what_goes_wrong_at_a_site_is_in_its_log_and_does_not_leave(folder):
+    """Run as its FLARE client runs it: a study whose settings do not fit."""
+    pytest.importorskip("cryptography")
+    bring(folder)
+    changed(own(folder) / "federation.toml", "rho = 0.1", "rhoo = 0.1")
+    command = [sys.executable, "-m", "fedminimax.flare.worker", str(own(folder))]
+    assert subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 1
+    log = own(folder) / "worker.log"
+    assert "the worker does not start: [study.settings] does not fit study.py:study" in log.read_text()
+    assert oct(log.stat().st_mode)[-3:] == "600"
+
+
+@pytest.mark.parametrize("kind", ["fair", "own"])
+def test_a_request_that_fails_leaves_type_text_and_traceback_at_the_site(tmp_path, kind, monkeypatch):
+    pytest.importorskip("cryptography")
+    from fedminimax.flare.worker import log_to
+
+    def fails(*_):
+        raise ValueError("row 7 is secret")
+
+    if kind == "fair":
+        site = FairSite("north", pd.DataFrame({"ill": ["no"] * 5}), Question("ill"))
+        monkeypatch.setattr(FairSite, "_answers", {"sketch": fails})
+        request = wire.encode({"id": "x", "fair": "sketch"})
+    else:
+        site = Worker(None, None, {"inputs": np.ones((2, 1))})
+        monkeypatch.setattr(Worker, "_hello", fails)
+        request = wire.encode({"id": "x", "hello": True})
+    before = list(logger.handlers)
+    log_to(tmp_path / "worker.log")
+    try:
+        reply = site.handle(request)
+    finally:
+        for handler in set(logger.handlers) - set(before):
+            logger.removeHandler(handler)
+            handler.close()
+    assert b"secret" not in reply
+    assert wire.decode(reply)["failed"] == {"kind": "error", "type": "ValueError"}
+    said = (tmp_path / "worker.log").read_text()
+    assert "ValueError: row 7 is secret" in said
+    assert "in fails" in said
 
 
 def test_a_site_that_is_none(folder):

@@ -33,3 +33,10 @@ def test_three_tables_become_a_page_and_a_model_and_no_process_stays(tmp_path):
     model = fm.load_model(tmp_path / "out" / "model")
     assert "rows stayed there" in model.card
     assert list(model.predict(pd.DataFrame({"age": [20.0, 100.0]}))) == ["no", "yes"]
+    trained = next((tmp_path / "out").rglob("FedAvg-0.fmx"))
+    before = trained.stat().st_mtime_ns
+    console = Console(record=True, width=120)
+    fair_among_sites(request, tmp_path / "out", console)  # the same again, as after something went wrong in judging
+    assert "goes on: what was trained is not trained again" in " ".join(console.export_text().split())
+    assert trained.stat().st_mtime_ns == before
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["scores"] == kept["scores"]

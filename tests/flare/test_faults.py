@@ -1,8 +1,11 @@
 """One federation of real processes, over FLARE with mutual TLS, in which everybody fails in turn: the run goes on, and is the
 simulator's run of who answered, round by round."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import federations
 import numpy as np
 from federations import more, until
 
-from fedminimax.commands import federation
+from fedminimax.flare.job import write_job
 
 HERE = Path(__file__).parent
 MANY = 100_000  # rounds, more than anybody waits for: the last test ends the run
@@ -48,6 +51,38 @@ def comes_back(trial, site):
     more(trial, "one")
     more(trial, site)
     assert trial.standing()[site]["stands"] == "answered"
+
+
+@pytest.fixture
+def session(trial):
+    """What the person with the admin kit does over FLARE."""
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    session = new_secure_session(trial.kits.agreement.server.admin, str(trial.kits.admin), timeout=10.0)
+    yield session
+    session.close()
+
+
+def test_an_admins_commands_are_refused_by_a_site(trial, session):
+    assert str(trial.kits.coordinator) in session.get_working_directory("coordinator")  # which has FLARE's own rules
+    for command in (session.get_working_directory, session.ls_target, session.tail_target_log):
+        with pytest.raises(Exception, match=r"(?i)not.authorized") as refused:
+            command("two")
+        assert str(trial.kits.site("two")) not in str(refused.value)
+
+
+def test_a_job_that_is_deployed_to_a_site_is_refused_there(trial, session):
+    job = write_job(trial.kits.folder / "intruder", "intruder", patience=1.0)
+    meta = json.loads((job / "meta.json").read_text())
+    meta["deploy_map"]["idle"] = ["two"]
+    (job / "meta.json").write_text(json.dumps(meta))
+    id = session.submit_job(str(job))
+    until(lambda: "FINISHED" in str(session.get_job_meta(id)["status"]), 60, "the end of the job")
+    said = f"two: user '{trial.kits.agreement.server.admin}' is not authorized for 'submit_job'"
+    assert said in session.get_job_meta(id)["job_deploy_detail"]
+    assert not (trial.server.kit / "intruder").exists()
+    assert not (trial.kits.site("two") / id).exists()
+    assert len(trial.sites["two"].descendants()) == 1  # its worker, and no job
 
 
 def test_a_sites_worker_is_killed(trial):
@@ -137,11 +172,12 @@ def test_the_server_is_killed_and_a_new_job_goes_on_from_the_checkpoint(trial):
 
 def resumed(trial):
     """Ask for the run to go on, as an admin types it; False: the server is not there yet."""
-    try:
-        federation.submit(trial.kits.admin)
-    except federation.InputError:
-        return False
-    return True
+    command = [sys.executable, "-m", "fedminimax", "federation", "resume", str(trial.kits.admin)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (
+        "The server has taken the job" if done.returncode == 0 else "start the kits of the server"
+    ) in done.stdout + done.stderr
+    return done.returncode == 0
 
 
 def test_every_round_was_the_simulators_of_who_answered(trial):

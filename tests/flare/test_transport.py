@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import wait
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from fedminimax.engines.federated.resident import Failed
 from fedminimax.engines.federated.transport import Failure
 from fedminimax.flare import labels
+from fedminimax.flare.agreement import Agreement
 from fedminimax.flare.site import Site
 from fedminimax.flare.transport import FlareTransport
 
@@ -165,11 +167,50 @@ def test_a_site_is_there_when_its_worker_is():
     hello = lambda: site._hello(request()).get_header(labels.TEXT)
     site._wake()
     wait([site._awake])
-    assert "does not start" in hello()
-    assert "not there yet" in hello()  # it is being started again
+    assert hello() == labels.NOT_STARTING
+    assert hello() == labels.NOT_STARTING  # also while it is started again
     go.set()
     wait([site._awake])
     assert hello() is None
+
+
+def started(folder, worker):
+    """A site of a federation's folder, started as its FLARE client does, and what it says when it is greeted."""
+    from fedminimax.commands import federation
+
+    federation.init(folder, ["north", "south"])
+    site = Site(worker=worker)
+    site._start(folder / "sites" / "north")
+    study = Agreement.read(folder / "federation.toml").fingerprint
+    return site, lambda: site._hello(request(study=study)).get_header(labels.TEXT)
+
+
+def test_a_worker_that_ends_before_it_is_there_is_said_to_the_server(tmp_path):
+    site, hello = started(tmp_path / "f", "no_such_module")
+    try:
+        assert hello() == "its worker is not there yet"
+        until = time.monotonic() + 60
+        while hello() != labels.NOT_STARTING and time.monotonic() < until:
+            time.sleep(0.05)
+        assert [hello() for _ in range(3)] == [labels.NOT_STARTING] * 3
+    finally:
+        site.close()
+
+
+def test_a_site_whose_files_are_wrong_says_so_and_stays(tmp_path):
+    site = Site()
+    site._start(tmp_path)
+    assert site._hello(request()).get_header(labels.TEXT) == labels.NOT_STARTING
+    assert settled(site._ask(request())).get_header(labels.FAILURE) == "gone"
+
+
+def test_where_to_look_is_said_where_a_worker_does_not_start(tmp_path):
+    from fedminimax.commands.federation_trial import look_into
+
+    kits = SimpleNamespace(site=lambda name: tmp_path / name)
+    standing = {"north": {"why": labels.NOT_STARTING}, "south": {"why": ""}}
+    trial = SimpleNamespace(kits=kits, sites=["north", "south", "west"], standing=lambda: standing)
+    assert look_into(trial) == [f"north does not start: see {tmp_path / 'north' / 'local' / 'fedminimax' / 'worker.log'}"]
 
 
 @pytest.mark.parametrize("wrong", [{"origin": "site-2"}, {"origin": "site-2.job"}, {"origin": "server"}, {"study": "other"}])

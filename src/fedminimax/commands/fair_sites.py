@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
 from fedminimax.commands.fair import Request, check, check_folder
-from fedminimax.commands.federation import KITS, make_kits, need_flare, submit
+from fedminimax.commands.federation import KITS, make_kits, need_flare, submit, write_parties
 from fedminimax.commands.federation_trial import interruptible, shown
 from fedminimax.engines.federated.inprocess import InProcess
 from fedminimax.errors import InputError
+from fedminimax.fedfair.keeping import TRAINING
 from fedminimax.fedfair.question import Question
 from fedminimax.fedfair.site import LEAST, FairSite
 from fedminimax.fedfair.study import conduct_fair
@@ -100,12 +102,14 @@ def _sites(given: list[str]) -> dict[str, str]:
 
 
 def _in_process(question: Question, sites: Mapping[str, str], request: Request, folder: Path, console: Console) -> None:
-    """Let the sites be objects of this process, which tell each other nothing but bytes."""
+    """Let the sites be objects of this process, which tell each other nothing but bytes. Nobody is away, or late."""
     least = LEAST if request.least is None else request.least
     made = {}
     for name, source in sites.items():
-        made[name] = FairSite(name, table_of(source, Path.cwd(), {}), question, least=least)
-    conduct_fair(InProcess(made), question, folder, console, command=request.command, min_replies=len(made))
+        table, state = table_of(source, Path.cwd(), {}), folder / TRAINING / "sites" / name
+        made[name] = FairSite(name, table, question, least=least, folder=state)
+    there, few = InProcess(made), len(made)
+    conduct_fair(there, question, folder, console, command=request.command, timeout=math.inf, min_replies=few)
 
 
 def _trial(question: Question, sites: Mapping[str, str], request: Request, folder: Path, console: Console) -> None:
@@ -115,10 +119,10 @@ def _trial(question: Question, sites: Mapping[str, str], request: Request, folde
     from fedminimax.flare.trial import Trial, free_port
 
     work = folder / "federation"
-    if work.exists():
-        shutil.rmtree(work)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_federation(work, question, sites, request.least, port=free_port())
+    if not _is_of(work, question, sites, request.least):  # otherwise the study that is there goes on
+        if work.exists():
+            shutil.rmtree(work)
+        write_federation(work, question, sites, request.least, port=free_port())
     begun = time.monotonic()
     with interruptible(), Trial(make_kits(work, console)) as trial:
         console.print(f"{len(sites)} sites, a server and a coordinator run; submitting the job.", highlight=False)
@@ -129,10 +133,21 @@ def _trial(question: Question, sites: Mapping[str, str], request: Request, folde
         outcome = trial.outcome() or {}
     said = trial.run / SAID
     if outcome.get("status") != "finished":
-        raise InputError(str(outcome.get("why")))
+        why = str(outcome.get("why")).rstrip(".")
+        raise InputError(f"{why}. What is trained is kept: the same command goes on.")
     console.print(said.read_text(encoding="utf-8"), highlight=False, markup=False, soft_wrap=True)
-    shutil.copytree(trial.run / FOUND, folder, dirs_exist_ok=True)
+    shutil.copytree(trial.run / FOUND, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(TRAINING))
     console.print(f"All is down again. [bold]The page to send: {folder / PAGE}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _is_of(work: Path, question: Question, sites: Mapping[str, str], least: int | None) -> bool:
+    """Tell whether a folder has the federation of this very study, with kits."""
+    if not (work / FEDERATION_FILE).exists():
+        return False
+    text = _agreed(question, list(sites), _HOST, Agreement.read(work / FEDERATION_FILE).server.port)
+    wanted = {work / FEDERATION_FILE: text}
+    wanted |= {work / "sites" / site / SITE_FILE: _site_file(site, source, least) for site, source in sites.items()}
+    return all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in wanted.items())
 
 
 def write_federation(
@@ -148,8 +163,14 @@ def write_federation(
         host: of the server.
         port: of the server.
     """
+    own = {site: _site_file(site, source, least) for site, source in sites.items()}
+    return write_parties(folder, {FEDERATION_FILE: _agreed(question, list(sites), host, port)}, own)
+
+
+def _agreed(question: Question, sites: Sequence[str], host: str, port: int) -> str:
+    """Return what all parties of a fair study agree on."""
     settings = {k: v for k, v in question.to_settings().items() if k != "rounds"}
-    text = "\n".join(
+    return "\n".join(
         [
             "# What all parties agree on. Everybody has this file, byte for byte.",
             'name = "fair"',
@@ -162,7 +183,7 @@ def write_federation(
             "[study]",
             f'function = "{FAIR}"',
             f"rounds = {question.rounds}",
-            "timeout = 60.0     # seconds that a site is waited for, once",
+            "timeout = 300.0    # seconds that a site is waited for, once; it also trains a model of its own in this time",
             f"min_replies = {max(1, len(sites) - 1)}    # a round counts with at least so many sites",
             "",
             "[study.settings]   # what is predicted, and how; what is not here is as `fedminimax fair` has it by default",
@@ -170,14 +191,6 @@ def write_federation(
             "",
         ]
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FEDERATION_FILE).write_text(text, encoding="utf-8")
-    for site, source in sites.items():
-        own = folder / "sites" / site
-        own.mkdir(parents=True, exist_ok=True)
-        (own / FEDERATION_FILE).write_text(text, encoding="utf-8")
-        (own / SITE_FILE).write_text(_site_file(site, source, least), encoding="utf-8")
-    return Agreement.read(folder / FEDERATION_FILE)
 
 
 def _site_file(site: str, source: str, least: int | None) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,15 @@ from rich.console import Console
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, Agreement, SiteFile
 from fedminimax.flare.job import write_job
+from fedminimax.flare.kits import project_file
+from fedminimax.folders import make_folder
 
 if TYPE_CHECKING:
     from fedminimax.flare.kits import Kits
 
 KITS, JOB, RUN = "kits", "federation", "run"
+SERVER, ADMIN = "server", "admin"
+"""In a federation's folder: those of the server's operator, and of whoever has the admin kit."""
 
 
 def need_flare() -> None:
@@ -38,7 +42,7 @@ def init(
     rounds: int = 50,
     console: Console | None = None,
 ) -> Agreement:
-    """Write what a federation starts from: the agreement, the study, and for each party a folder with a README.
+    """Write what a federation starts from: agreement, study, project file, and for each party a folder with a README.
 
     Args:
         folder: where to write.
@@ -49,26 +53,51 @@ def init(
         rounds: how many communication rounds.
         console: where to print.
     """
-    if (folder / FEDERATION_FILE).exists():
-        raise InputError(f"{folder / FEDERATION_FILE} is there already: name another folder.")
     few = len(sites) - 1 or 1
     known: dict[str, Any] = {"name": name, "host": host, "port": port, "rounds": rounds, "min_replies": few}
-    known |= {"sites": json.dumps(list(sites)), "eval_every": max(1, rounds // 10), "admin": "admin@federation.local"}
-    folder.mkdir(parents=True, exist_ok=True)
+    known |= {"sites": json.dumps(list(sites)), "eval_every": max(1, rounds // 10)}
     agreed = {FEDERATION_FILE: _template(FEDERATION_FILE).format(**known), "study.py": _template("study.py")}
-    for file, text in agreed.items():
-        (folder / file).write_text(text, encoding="utf-8")
-    (folder / "README.md").write_text(_template("server.md").format(**known), encoding="utf-8")
-    for site in sites:
-        own = folder / "sites" / site
-        own.mkdir(parents=True, exist_ok=True)
-        for file, text in agreed.items():
-            (own / file).write_text(text, encoding="utf-8")
-        (own / SITE_FILE).write_text(f'name = "{site}"\ndata = "rows.npz"  # or "data.py:load"\n', encoding="utf-8")
-        (own / "README.md").write_text(_template("site.md").format(site=site, **known), encoding="utf-8")
+    own = {site: f'name = "{site}"\ndata = "rows.npz"  # or "data.py:load"\n' for site in sites}
+    agreement = write_parties(folder, agreed, own)
     if console is not None:
-        console.print(f"Wrote {folder}. Read its README.md, and those of the parties in {folder / 'sites'}.", highlight=False)
-    return Agreement.read(folder / FEDERATION_FILE)
+        console.print(
+            f"Wrote {folder}. Its README.md says who does what; {SERVER}, {ADMIN} and each of sites have one of their own.",
+            highlight=False,
+        )
+    return agreement
+
+
+def write_parties(folder: Path, agreed: Mapping[str, str], sites: Mapping[str, str]) -> Agreement:
+    """Write a federation's folder: what all agree on, the project file, and for each party a folder with a README.
+
+    Args:
+        folder: where to write.
+        agreed: the files that everybody has, by name.
+        sites: by name the text of the site's own ``site.toml``.
+    """
+    if (folder / FEDERATION_FILE).exists():
+        raise InputError(f"{folder / FEDERATION_FILE} is there already: name another folder.")
+    Agreement.check(agreed[FEDERATION_FILE])  # before folders are made with the sites' names
+    _write(folder, agreed)
+    agreement = Agreement.read(folder / FEDERATION_FILE)
+    project_file(agreement)
+    kind = "fair" if agreement.is_fair else "own"
+    known = {"name": agreement.name, "host": agreement.server.host, "port": agreement.server.port}
+    known |= {"admin": agreement.server.admin, "files": " and ".join(f"`{file}`" for file in agreed)}
+    readme = lambda party, **more: {"README.md": _template(f"{party}.md").format(**known, **more)}
+    _write(folder, readme("project"))
+    _write(folder / SERVER, readme("server", run=_template(f"run_{kind}.md").strip()))
+    _write(folder / ADMIN, readme("admin"))
+    for site, text in sites.items():
+        told = _template(f"leaves_{kind}.md").strip()
+        _write(folder / "sites" / site, {**agreed, SITE_FILE: text, **readme("site", site=site, leaves=told)})
+    return agreement
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    make_folder(folder)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _template(name: str) -> str:
@@ -103,7 +132,7 @@ def check(folder: Path, console: Console | None = None) -> None:
 
 def _check_fair(site: SiteFile, console: Console) -> None:
     """Show what a site of a fair study tells the server before training, as it will leave."""
-    from fedminimax.fedfair.asking import TROUBLES, Trouble
+    from fedminimax.fedfair.asking import Trouble
     from fedminimax.fedfair.sketch import sketch
     from fedminimax.flare.fair import fair_worker, question_of
 
@@ -112,7 +141,7 @@ def _check_fair(site: SiteFile, console: Console) -> None:
     try:
         told = sketch(table, question_of(site.agreement), worker.least)
     except Trouble as trouble:
-        raise InputError(f"{site.name} {TROUBLES[trouble.code].format(column=trouble.column)}.") from None
+        raise InputError(f"{site.name} {trouble}.") from None
     say(f"{site.name} has {told['rows']:,} rows. Before training the server is told, of each column:")
     for column, seen in told["columns"].items():
         counted = f"{seen['missing']:,} missing, {seen['distinct']:,} different, {seen['odd']:,} texts among numbers or dates"

@@ -21,7 +21,7 @@ def federation_init_command(
     port: Annotated[int, typer.Option(help="The server's port.")] = 28002,
     rounds: Annotated[int, typer.Option(help="How many communication rounds.")] = 50,
 ) -> None:
-    """Write what a federation starts from: the agreement, the study, and a folder with a README for each party."""
+    """Write what a federation starts from: agreement, study, project file, and a folder with a README for each party."""
     from rich.console import Console
 
     from fedminimax.commands.federation import init

@@ -18,8 +18,10 @@ from rich.table import Table
 
 from fedminimax.commands.federation import RUN, init, make_kits, need_flare
 from fedminimax.errors import InputError
-from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, SiteFile
+from fedminimax.flare import labels
+from fedminimax.flare.agreement import FEDERATION_FILE, LOG_FILE, SITE_FILE, SiteFile
 from fedminimax.flare.job import FINISHED, STOPPED
+from fedminimax.flare.kits import FILES
 
 if TYPE_CHECKING:
     from fedminimax.flare.trial import Trial
@@ -60,6 +62,8 @@ def up(folder: Path, sites: int, rounds: int, timeout: float, console: Console |
         outcome = trial.outcome() or {}
     if outcome.get("status") != FINISHED:
         ended = "stopped" if outcome.get("status") == STOPPED else "failed"
+        for line in look_into(trial):
+            console.print(line, highlight=False, soft_wrap=True)
         raise InputError(f"The run {ended}: {str(outcome.get('why')).rstrip('.')}. It goes on with the same command.")
     target = folder / RUN
     shutil.copytree(trial.run, target, dirs_exist_ok=True)
@@ -116,7 +120,18 @@ def shown(trial: Trial, begun: float) -> Group:
         stands = known["stands"] or "starting"
         colour = _COLOURS.get(stands, "magenta")
         table.add_row(site, f"[{colour}]{stands}[/{colour}]", str(known["answered"]), str(known["failed"]), known["why"])
-    return Group(title, table)
+    return Group(title, table, *look_into(trial))
+
+
+def look_into(trial: Trial) -> list[str]:
+    """Return where to look for why workers do not start: a site tells the server no more than that."""
+    at = lambda site: trial.kits.site(site) / "local" / FILES / LOG_FILE
+    standing = trial.standing()
+    return [f"{site} does not start: see {at(site)}" for site in trial.sites if _does_not_start(standing.get(site))]
+
+
+def _does_not_start(known: dict[str, Any] | None) -> bool:
+    return known is not None and known["why"] == labels.NOT_STARTING
 
 
 def _chosen(numbers: dict[str, float]) -> list[tuple[str, float]]:

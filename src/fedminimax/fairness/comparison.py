@@ -48,6 +48,7 @@ class Comparison:
         rates: of each method in each group, where there are groups.
         notes: what to be careful about.
         asked: the arguments, for the record.
+        weighed: the sites that have weights in training, where they are not the federation's.
     """
 
     federation: Federation
@@ -64,6 +65,7 @@ class Comparison:
     rates: dict[str, Rates] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     asked: dict[str, Any] = field(default_factory=dict)
+    weighed: list[str] = field(default_factory=list)
 
     # -- what is shown first --------------------------------------------------------------------------------------------
 

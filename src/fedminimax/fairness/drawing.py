@@ -35,7 +35,7 @@ def draw(found: Comparison, folder: Path) -> list[Path]:
         drawn.append(_save(ax, folder, f"rounds_{part}"))
     for method, results in found.results.items():
         if results[0].y is not None:
-            ax = plots.weight_history(results[0], found.federation.names)
+            ax = plots.weight_history(results[0], found.weighed or found.federation.names)
             drawn.append(_save(ax, folder, f"weights_{method.replace(':', '_')}"))
     return drawn
 

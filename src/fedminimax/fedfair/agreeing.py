@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from fedminimax.fedfair.summary import Summary, encoding_of, read_summary, targe
 SITE = "site"
 """What an encoder calls the column that says who holds a row: there is none."""
 _MISSING = "(missing label)"
+_MOST_LOSS = 1e12  # before training, of standardised inputs
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,25 @@ class Known:
         transport: to those that take part, in the order of the clients' numbers.
         federation: sizes, classes and features; its rows have zeros as inputs, and as many labels of each class as there are.
         losses: every site's loss at the start.
+        told: what the sites told, by question and site, as it came.
     """
 
     transport: Transport
     federation: Federation
     losses: npt.NDArray[np.float64]
+    told: Mapping[str, Mapping[str, Any]]
+
+    def among(self, sites: Sequence[str]) -> Federation:
+        """Return what is known of some of the sites."""
+        whole, numbers = self.federation, [self.federation.names.index(site) for site in sites]
+        return replace(
+            whole,
+            train=_part(whole.train, numbers),
+            test=_part(whole.test, numbers),
+            names=list(sites),
+            class_counts=None if whole.class_counts is None else whole.class_counts[numbers],
+            target_means=None if whole.target_means is None else [whole.target_means[k] for k in numbers],
+        )
 
 
 class _Ready(NamedTuple):
@@ -53,18 +68,25 @@ class _Ready(NamedTuple):
     missing: dict[str, int]
 
 
-def settle(transport: Transport, question: Question, timeout: float = 300.0) -> Known:
+def settle(
+    transport: Transport,
+    question: Question,
+    timeout: float = 60.0,
+    before: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Known:
     """Find out what the sites have, agree on how rows become inputs, and let every site make its own.
 
     Args:
         transport: to all sites.
         question: what is agreed on.
         timeout: seconds for a question.
+        before: what the sites told in an earlier run of the study, which stands in for those that do not answer now.
     """
-    sketches = Asking(transport, timeout).all(asking.SKETCH, read_sketch)
+    everywhere = Asking(transport, timeout, before)
+    sketches = everywhere.all(asking.SKETCH, read_sketch)
     taking, dropped = _taking_part(sketches, question)
     some = Some(transport, taking)
-    asked, sketches = Asking(some, timeout), {site: sketches[site] for site in taking}
+    asked, sketches = everywhere.among(some), {site: sketches[site] for site in taking}
     agreed = agree(sketches, question)
     schema = agreed.schema
     told = {
@@ -76,11 +98,13 @@ def settle(transport: Transport, question: Question, timeout: float = 300.0) -> 
     encoder, notes = _encoder(agreed, summaries, question)
     positive = _positive(sketches, agreed, question)
     width = None if encoder.classes is None else len(encoder.classes)
-    ready = asked.all(asking.PREPARE, lambda _, said: _read_ready(said, width), encoder=encoder.to_dict(), positive=positive)
+    known = lambda site: (summaries[site].report.rows, sketches[site].rows - summaries[site].unlabelled)
+    inputs = lambda site, said: _read_ready(said, width, *known(site))
+    ready = asked.all(asking.PREPARE, inputs, encoder=encoder.to_dict(), positive=positive)
     unlabelled = sum(one.unlabelled for one in summaries.values())
     dropped |= {_MISSING: unlabelled} if unlabelled else {}
     federation = _federation(agreed, encoder, summaries, ready, positive, dropped, [*agreed.notes, *schema.notes, *notes])
-    return Known(some, federation, np.array([one.loss for one in ready.values()]))
+    return Known(some, federation, np.array([one.loss for one in ready.values()]), asked.told)
 
 
 def _taking_part(sketches: Mapping[str, Sketch], question: Question) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -119,16 +143,21 @@ def _positive(sketches: Mapping[str, Sketch], agreed: Agreed, question: Question
     return find_positive(question.positive, agreed.classes, list(totals.values()), question.label, agreed.task)
 
 
-def _read_ready(said: Any, classes: int | None) -> _Ready:
+def _read_ready(said: Any, classes: int | None, trained: int, rows: int) -> _Ready:
+    """Return what a site tells of its inputs, if it goes with what it told before: its training rows, and all of its rows."""
     said = table(said)
     try:
         train, test = (whole(size) for size in said["rows"])
         counted = None if classes is None else counts(said["classes"], (2, classes))
         missing = {column: whole(count) for column, count in table(said["missing"]).items()}
-        found = _Ready((train, test), counted, number(said["loss"]), missing)
+        found = _Ready((train, test), counted, number(said["loss"], _MOST_LOSS), missing)
     except (LookupError, TypeError, ValueError):
         raise Refused(Failure(MALFORMED, "what it says of its inputs cannot be read")) from None
-    if min(found.sizes) < 1 or (counted is not None and counted.sum(axis=1).tolist() != [train, test]):
+    if (
+        min(found.sizes) < 1
+        or (train, train + test) != (trained, rows)
+        or (counted is not None and counted.sum(axis=1).tolist() != [train, test])
+    ):
         raise Refused(Failure(MALFORMED, "its rows do not add up"))
     return found
 
@@ -170,14 +199,24 @@ def _federation(
 
 def _counted(ready: Mapping[str, _Ready], part: int, width: int) -> ClientData:
     """Return clients with as many rows of each class as the sites have, and inputs of zeros: all that is known here."""
-    sizes = [one.sizes[part] for one in ready.values()]
-    owner = np.repeat(np.arange(len(sizes)), sizes)
     made: Sequence[npt.NDArray[Any]] = [
         np.zeros(one.sizes[part], np.float32)
         if one.classes is None
         else np.repeat(np.arange(one.classes.shape[1], dtype=np.int32), one.classes[part])
         for one in ready.values()
     ]
-    starts = np.cumsum([0, *sizes[:-1]])
-    fields = {"inputs": np.broadcast_to(np.zeros((1, width), np.float32), (len(owner), width)), "labels": np.concatenate(made)}
+    return _without_inputs(made, width)
+
+
+def _part(data: ClientData, numbers: Sequence[int]) -> ClientData:
+    """Return some of the clients, of whom nothing but the labels is known."""
+    labels, ends = np.asarray(data.fields["labels"]), np.cumsum(np.asarray(data.sizes))
+    own = [labels[ends[k] - int(data.sizes[k]) : ends[k]] for k in numbers]
+    return _without_inputs(own, data.fields["inputs"].shape[1])
+
+
+def _without_inputs(labels: Sequence[npt.NDArray[Any]], width: int) -> ClientData:
+    sizes = [len(own) for own in labels]
+    starts, rows = np.cumsum([0, *sizes[:-1]]), sum(sizes)
+    fields = {"inputs": np.broadcast_to(np.zeros((1, width), np.float32), (rows, width)), "labels": np.concatenate(labels)}
     return ClientData(fields, starts.astype(np.int32), np.asarray(sizes, np.int32), min(sizes), max(sizes))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fedminimax import wire
 from fedminimax.engines.federated import messages
 from fedminimax.engines.federated.messages import Refused
-from fedminimax.engines.federated.transport import MALFORMED, Answers, Failure, Transport
+from fedminimax.engines.federated.transport import GONE, MALFORMED, Answers, Failure, Transport
 from fedminimax.errors import InputError
 
 SKETCH, SUMMARY, PREPARE, WORK, PRODUCT, HISTOGRAMS, JUDGE = (
@@ -45,7 +45,11 @@ TROUBLES = {
 
 _MOST = 2**28
 """The most bytes that a site may tell."""
+_MOST_ROWS, _LARGEST = 2**31, 1e140
+"""Beyond every number of rows, and every number that is no mistake."""
 _RETRIES, _PAUSE = 3, 1.0
+_MOMENT = 2.0
+"""Seconds that a site which was slow has to say that it has an answer now."""
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
@@ -60,59 +64,104 @@ class Trouble(Exception):
     """
 
     def __init__(self, code: str, column: str = ""):
-        super().__init__(code)
+        super().__init__(TROUBLES[code].format(column=column[:100]))
         self.code, self.column = code, column
 
 
 class Asking:
-    """The server's questions to all sites.
+    """The server's questions to sites. Nobody is waited for longer than ``timeout`` seconds for an answer.
+
+    Whoever did not answer is asked again a few times, after pauses. A site that was slow has its answer by then, or is busy
+    still; it is given a moment to say so.
 
     Args:
         transport: what carries them.
         timeout: seconds for a question.
+        before: what the sites told in an earlier run of the study, by question and site: it stands in for a site that does not
+            answer now, which is then asked nothing more.
     """
 
-    def __init__(self, transport: Transport, timeout: float = 300.0):
-        self.transport, self.timeout = transport, timeout
+    def __init__(self, transport: Transport, timeout: float = 60.0, before: Mapping[str, Mapping[str, Any]] | None = None):
+        self.transport, self.timeout, self._before = transport, timeout, before or {}
+        self.told: dict[str, dict[str, Any]] = {}
+        """What the sites told, by question and site, as it came."""
+        self._absent: set[str] = set()
+
+    def among(self, transport: Transport) -> Asking:
+        """Return the same questions to some of the sites."""
+        some = Asking(transport, self.timeout, self._before)
+        some.told, some._absent = self.told, self._absent
+        return some
 
     def all(self, kind: str, read: Callable[[str, Any], T], **what: Any) -> dict[str, T]:
-        """Ask every site the same, and return what each tells. Those that did not answer are asked again.
+        """Ask every site the same, and return what each tells; an :class:`InputError` names those that tell nothing.
 
         Args:
             kind: what is asked.
             read: makes something of a site's name and what it told, or raises :class:`Refused`.
             what: what else the request holds.
         """
-        found: dict[str, T] = {}
-        failures: dict[str, Failure] = {}
+        told, failures = self._ask(kind, read, what)
+        for site, why in failures.items():
+            if isinstance(why, Trouble):
+                raise InputError(f"{site} {why}.")
+        before = self._before.get(kind, {})
+        self._absent |= {site for site in failures if site in before}
+        self.told[kind] = {site: told[site][0] if site in told else before.get(site) for site in self.transport.sites}
+        if missing := [site for site in failures if site not in before]:
+            said = ", ".join(f"{site} ({reason(failures[site])})" for site in missing)
+            raise InputError(f"All sites are needed here, but {said} did not answer: start them, and run the study again.")
+        return {site: told[site][1] if site in told else read(site, before[site]) for site in self.transport.sites}
+
+    def some(self, kind: str, read: Callable[[str, Any], T], **what: Any) -> tuple[dict[str, T], dict[str, str]]:
+        """Ask every site the same, and return what those tell that answer, and why the others do not."""
+        told, failures = self._ask(kind, read, what)
+        found = {site: told[site][1] for site in self.transport.sites if site in told}
+        return found, {site: reason(why) for site, why in failures.items()}
+
+    def _ask(
+        self, kind: str, read: Callable[[str, Any], T], what: Mapping[str, Any]
+    ) -> tuple[dict[str, tuple[Any, T]], dict[str, Failure | Trouble]]:
+        found: dict[str, tuple[Any, T]] = {}
+        failures: dict[str, Failure | Trouble] = {site: Failure(GONE) for site in self.transport.sites if site in self._absent}
         id = f"fair/{kind}/{secrets.token_hex(4)}"
         request = wire.encode({"id": id, "fair": kind, **what})
+        until = time.monotonic() + self.timeout
         for nth in range(1 + _RETRIES):
-            left = [site for site in self.transport.sites if site not in found]
+            settled = {*found, *self._absent, *(site for site, why in failures.items() if isinstance(why, Trouble))}
+            left = [site for site in self.transport.sites if site not in settled]
             if not left:
                 break
             if nth:
                 time.sleep(_PAUSE * 2 ** (nth - 1))
-            answers = self.transport.ask(dict.fromkeys(left, request), self.timeout)
-            failures = dict(answers.failures)
+            seconds = max(until - time.monotonic(), min(_MOMENT, self.timeout))
+            answers = self.transport.ask(dict.fromkeys(left, request), seconds)
+            failures |= answers.failures
             for site, reply in answers.replies.items():
                 try:
-                    found[site] = read(site, self._told(site, reply, id))
+                    told = _told(reply, id)
+                    found[site] = told, read(site, told)
+                    failures.pop(site, None)
                 except Refused as refused:
                     failures[site] = refused.failure
-        if failures:
-            said = ", ".join(f"{site} ({failure.text or failure.kind})" for site, failure in failures.items())
-            raise InputError(f"All sites are needed here, but {said} did not answer: start them, and run the study again.")
-        return {site: found[site] for site in self.transport.sites}
+                except Trouble as trouble:
+                    failures[site] = trouble
+        return found, failures
 
-    def _told(self, site: str, reply: bytes, id: str) -> Any:
-        told = messages.read(reply, id, "told", _MOST)["told"]
-        if isinstance(told, dict) and "trouble" in told:
-            code, column = told["trouble"], told.get("column", "")
-            if not isinstance(code, str) or code not in TROUBLES or not isinstance(column, str):
-                raise Refused(Failure(MALFORMED, "a trouble that is none"))
-            raise InputError(f"{site} {TROUBLES[code].format(column=column[:100])}.")
-        return told
+
+def reason(why: Failure | Trouble) -> str:
+    """Return why a site told nothing."""
+    return str(why) if isinstance(why, Trouble) else why.text or why.kind
+
+
+def _told(reply: bytes, id: str) -> Any:
+    told = messages.read(reply, id, "told", _MOST)["told"]
+    if isinstance(told, dict) and "trouble" in told:
+        code, column = told["trouble"], told.get("column", "")
+        if not isinstance(code, str) or code not in TROUBLES or not isinstance(column, str):
+            raise Refused(Failure(MALFORMED, "a trouble that is none"))
+        raise Trouble(code, column)
+    return told
 
 
 class Some:
@@ -169,21 +218,21 @@ def array(value: Any, shape: tuple[int, ...], kind: str = "f") -> Any:
 def counts(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """Return an array of counts that a site told."""
     found = array(value, shape, "i").astype(np.int64)
-    if (found < 0).any():
-        raise Refused(Failure(MALFORMED, "counts below zero"))
+    if (found < 0).any() or (found >= _MOST_ROWS).any():
+        raise Refused(Failure(MALFORMED, "counts that are none"))
     return np.asarray(found)
 
 
 def whole(value: Any) -> int:
     """Return a count that a site told."""
-    if type(value) is not int or not 0 <= value < 2**31:
+    if type(value) is not int or not 0 <= value < _MOST_ROWS:
         raise Refused(Failure(MALFORMED, "a count that is none"))
     return value
 
 
-def number(value: Any) -> float:
-    """Return a finite number that a site told."""
-    if type(value) not in (int, float) or not np.isfinite(value):
+def number(value: Any, most: float = _LARGEST) -> float:
+    """Return a number that a site told, and with whose square one can reckon."""
+    if type(value) not in (int, float) or not abs(value) <= most:
         raise Refused(Failure(MALFORMED, "a number that is none"))
     return float(value)
 
@@ -200,3 +249,10 @@ def table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) and len(key) <= 1000 for key in value):
         raise Refused(Failure(MALFORMED, "a table that is none"))
     return value
+
+
+def texts(value: Any) -> list[str]:
+    """Return a list of short texts that a site told."""
+    if not isinstance(value, list):
+        raise Refused(Failure(MALFORMED, "a list that is none"))
+    return [text(one) for one in value]

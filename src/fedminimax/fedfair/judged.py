@@ -24,6 +24,8 @@ from fedminimax.fedfair.asking import array, counts, table, text
 from fedminimax.fedfair.telling import BINS, LEVELS, names_of
 
 _MOST_GROUPS = 100
+_ERRORS, _LARGEST = ("mse", "mae", "log_loss"), 1e140
+"""What has no greatest value, as a share has, or a Brier score; and a number beyond all that are no mistake."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +49,61 @@ class Told:
     groups: dict[str, npt.NDArray[np.int64]]
 
 
-def read_told(said: Any, models: int, classes: int, positive: int | None) -> Told:
-    """Return what a site told of models, checked."""
+def read_told(said: Any, models: int, rows: npt.NDArray[np.int64], positive: int | None) -> Told:
+    """Return what a site told of models, checked.
+
+    Args:
+        said: what it told.
+        models: of how many models.
+        rows: how many test rows of each class it has, [C]; of a quantity how many it has, [1].
+        positive: the number of the positive class; None: there is none.
+    """
     said = table(said)
-    names = names_of(classes, positive)
+    names = names_of(len(rows) if len(rows) > 1 else 0, positive)
     try:
-        spreads = {name: table(said["spreads"][name]) for name in names}
+        points, training, spreads = (table(said[key]) for key in ("points", "training", "spreads"))
+        spread = {name: table(spreads[name]) for name in names}
         told = Told(
-            {name: array(said["points"][name], (models,)) for name in names},
-            {name: array(spreads[name]["quantiles"], (models, len(LEVELS))) for name in names},
-            {name: _root(array(spreads[name]["correlations"], (models, models))) for name in names},
-            {name: array(said["training"][name], (models,)) for name in names},
-            None if positive is None else counts(said["histograms"], (models, 2, BINS)),
-            {text(name): counts(one, (models, 2, 2)) for name, one in table(said.get("groups", {})).items()},
+            {name: _scores(name, points[name], (models,)) for name in names},
+            {name: _scores(name, spread[name]["quantiles"], (models, len(LEVELS))) for name in names},
+            {name: _root(array(spread[name]["correlations"], (models, models))) for name in names},
+            {name: _scores(name, training[name], (models,)) for name in names},
+            None if positive is None else read_histograms(said["histograms"], models, rows, positive),
+            {text(name): _called(one, models) for name, one in table(said.get("groups", {})).items()},
         )
-    except (LookupError, TypeError):
+    except LookupError:
         raise Refused(Failure(MALFORMED, "what it says of models cannot be read")) from None
-    if len(told.groups) > _MOST_GROUPS:
+    if len(told.groups) > _MOST_GROUPS or sum(one[0, :, 0].sum() for one in told.groups.values()) > rows.sum():
         raise Refused(Failure(MALFORMED, "more groups than can be"))
     return told
 
 
+def read_histograms(said: Any, models: int, rows: npt.NDArray[np.int64], positive: int) -> npt.NDArray[np.int64]:
+    """Return a site's counts of its negative and positive rows by score, [M, 2, BINS], if it has so many rows."""
+    found = counts(said, (models, 2, BINS))
+    if (found.sum(axis=2) != rows[[1 - positive, positive]]).any():
+        raise Refused(Failure(MALFORMED, "counts of other rows than it has"))
+    return found
+
+
+def _scores(name: str, said: Any, shape: tuple[int, ...]) -> Floats:
+    """Return numbers about models that can be; NaN where there is none."""
+    found = array(said, shape).astype(np.float64)
+    found[~np.isfinite(found)] = np.nan
+    if np.nanmin(found, initial=0.0) < 0 or np.nanmax(found, initial=0.0) > (_LARGEST if name in _ERRORS else 2.0):
+        raise Refused(Failure(MALFORMED, "numbers about models that cannot be"))
+    return np.asarray(found)
+
+
+def _called(said: Any, models: int) -> npt.NDArray[np.int64]:
+    found = counts(said, (models, 2, 2))
+    if (found[..., 1] > found[..., 0]).any():
+        raise Refused(Failure(MALFORMED, "more rows of a group are called than there are"))
+    return found
+
+
 def _root(correlations: Floats) -> Floats:
-    if not np.isfinite(correlations).all():
+    if not (np.abs(correlations) <= 1 + 1e-6).all():
         raise Refused(Failure(MALFORMED, "correlations that are none"))
     values, vectors = np.linalg.eigh((correlations + correlations.T) / 2)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

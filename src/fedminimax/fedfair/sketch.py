@@ -7,6 +7,7 @@ have.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from fedminimax.fedfair.question import Question
 _NEARLY, _ENOUGH = 0.95, 20  # as in fedminimax.data.schema: so many different texts, in so many rows, are identifiers
 _ROLES = (NUMBER, CATEGORY, DATE, ID, CONSTANT)
 _KINDS = (NUMBER, CATEGORY, DATE)
+_FORM = re.compile(r"%Y([/.])%m\1%d|%d([/.-])%m\2%Y|%m([/.-])%d\3%Y")
+"""How dates are written, beside ISO 8601, where texts are recognised as dates."""
 _WORDS = {NUMBER: "numbers", CATEGORY: "texts", DATE: "dates"}
 
 
@@ -137,22 +140,25 @@ def read_sketch(_: str, told: Any) -> Sketch:
     """Return a site's sketch, checked."""
     told = table(told)
     try:
-        columns = {text(name): _read_seen(seen) for name, seen in table(told["columns"]).items()}
-        said = told["label"]
-        classes = {text(name): whole(n) for name, n in table(said["classes"]).items()}
-        label = Labels(bool(said["numeric"]), whole(said["missing"]), whole(said["distinct"]), classes)
-        return Sketch(whole(told["rows"]), columns, label)
-    except (LookupError, TypeError):
+        rows, said = whole(told["rows"]), table(told["label"])
+        columns = {name: _read_seen(table(seen), rows) for name, seen in table(told["columns"]).items()}
+        classes = {name: whole(n) for name, n in table(said["classes"]).items()}
+        label = Labels(said["numeric"], whole(said["missing"]), whole(said["distinct"]), classes)
+    except LookupError:
         raise Refused(Failure(MALFORMED, "a sketch that is none")) from None
+    if type(label.numeric) is not bool or not rows or label.missing + max(sum(classes.values()), label.distinct) > rows:
+        raise Refused(Failure(MALFORMED, "a label that cannot be"))
+    return Sketch(rows, columns, label)
 
 
-def _read_seen(said: Any) -> Seen:
-    seen = Seen(**said)
-    for count in (seen.rows, seen.missing, seen.distinct, seen.odd):
-        whole(count)
-    if seen.role not in _ROLES or seen.kind not in _KINDS or len(text(seen.form)) > 20:
+def _read_seen(said: dict[str, Any], rows: int) -> Seen:
+    role, kind, form = (text(said[key]) for key in ("role", "kind", "form"))
+    counted, missing, distinct, odd = (whole(said[key]) for key in ("rows", "missing", "distinct", "odd"))
+    if role not in _ROLES or kind not in _KINDS or not (form in ("", ISO) or _FORM.fullmatch(form)):
         raise Refused(Failure(MALFORMED, "a column that is none"))
-    return seen
+    if counted != rows or max(missing, distinct, odd) > rows:
+        raise Refused(Failure(MALFORMED, "counts of a column that cannot be"))
+    return Seen(role, kind, rows, missing, distinct, odd, form)
 
 
 def agree(sketches: Mapping[str, Sketch], question: Question) -> Agreed:

@@ -12,6 +12,7 @@ from fedminimax.engines.federated.transport import Transport
 from fedminimax.fairness.comparison import Comparison
 from fedminimax.fairness.printing import print_federation, print_found
 from fedminimax.fedfair.contest import contest
+from fedminimax.fedfair.keeping import TRAINING
 from fedminimax.fedfair.question import Question
 from fedminimax.fedfair.writing import write
 
@@ -31,6 +32,8 @@ def conduct_fair(
 ) -> Comparison:
     """Ask, train, judge, print the tables, and write tables, figures, model and page into a folder.
 
+    What is trained is written there too, before it is judged: the same call goes on from it.
+
     Args:
         transport: to the sites.
         question: what is agreed on.
@@ -38,7 +41,7 @@ def conduct_fair(
         console: where to print.
         name: what to call the sites together.
         command: what was typed.
-        timeout: seconds that a site is waited for in a round.
+        timeout: seconds that a site is waited for.
         min_replies: how many sites must answer for a round to count.
         watch: is told what becomes of sites.
         shown: the folder that the reader will find it all in, where that is another.
@@ -47,6 +50,7 @@ def conduct_fair(
     found = contest(
         transport,
         question,
+        folder=folder / TRAINING,
         timeout=timeout,
         min_replies=min_replies,
         tell=say,

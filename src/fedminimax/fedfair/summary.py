@@ -26,7 +26,7 @@ from fedminimax.data.tabular import tested_rows
 from fedminimax.data.values import MISSING, as_texts
 from fedminimax.engines.federated.messages import Refused
 from fedminimax.engines.federated.transport import MALFORMED, Failure
-from fedminimax.fedfair.asking import Trouble, number, table, text, whole
+from fedminimax.fedfair.asking import Trouble, number, table, texts, whole
 from fedminimax.fedfair.question import Question
 from fedminimax.fedfair.sketch import fold
 
@@ -158,8 +158,9 @@ def read_summary(numeric: Sequence[str], categorical: Sequence[str], task: str, 
     told = table(told)
     try:
         rows = whole(told["rows"])
-        moments = {column: _moments(told["moments"][column], rows) for column in numeric}
-        categories = {column: frozenset(map(text, told["categories"][column])) for column in categorical}
+        sums, values = table(told["moments"]), table(told["categories"])
+        moments = {column: _moments(sums[column], rows) for column in numeric}
+        categories = {column: frozenset(texts(values[column])) for column in categorical}
         target = _moments(told["label"], rows) if task == REGRESSION else None
         return Summary(Report(rows, moments, categories), target, whole(told["unlabelled"]))
     except (LookupError, TypeError, ValueError):

@@ -12,16 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedminimax import metrics, players
+from fedminimax.data.clients import ClientData
 from fedminimax.data.remote import RemoteClients
-from fedminimax.engines.federated import messages
+from fedminimax.engines.federated import hello, messages
 from fedminimax.engines.federated.engine import Federation
 from fedminimax.engines.federated.group import Event
+from fedminimax.engines.federated.hello import Hello, Share
+from fedminimax.engines.federated.messages import Refused
+from fedminimax.engines.federated.transport import GONE, MALFORMED, TIMEOUT, Failure
+from fedminimax.engines.federated.worker import agreement, versions
 from fedminimax.errors import InputError
 from fedminimax.fairness.contests import Training
 from fedminimax.fairness.tuning import Grid, Trials, largest_eigenvalue, make
 from fedminimax.fedfair import asking
 from fedminimax.fedfair.agreeing import Known
 from fedminimax.fedfair.asking import Asking, ForMethod
+from fedminimax.fedfair.keeping import HELLO, Kept
 from fedminimax.metrics import Metric
 from fedminimax.players import Tree
 from fedminimax.problems.robust import RobustProblem
@@ -34,6 +40,9 @@ TEST = "test"
 SEARCHES = 2
 """How often at most a method is searched: once, and again where the best of some method lies on an edge."""
 
+_CHECKPOINTS = "10s"
+_LARGEST = 1e15  # of a product with the Hessian of a loss of standardised inputs
+
 
 @dataclass(frozen=True)
 class Trainer:
@@ -41,6 +50,7 @@ class Trainer:
 
     Attributes:
         known: the sites.
+        kept: where what is trained is kept.
         how: how all methods are trained.
         timeout: seconds that a site is waited for.
         min_replies: how many sites must answer for a round to count.
@@ -48,16 +58,29 @@ class Trainer:
     """
 
     known: Known
+    kept: Kept
     how: Training
     timeout: float
     min_replies: int
     watch: Callable[[Event], None] | None = None
 
-    def engine(self, name: str, settings: Mapping[str, Any], retries: int = 2) -> Federation:
-        """Return the engine whose sites work by a method."""
-        there = ForMethod(self.known.transport, name, settings)
-        few = min(self.min_replies, len(there.sites))
-        return Federation(there, timeout=self.timeout, min_replies=few, retries=retries, tell=self.watch)
+    @property
+    def enough(self) -> int:
+        """How many of the sites that take part must answer."""
+        return min(self.min_replies, len(self.known.transport.sites))
+
+    def engine(self, problem: RobustProblem, name: str, settings: Mapping[str, Any], retries: int = 2) -> Federation:
+        """Return the engine whose sites work by a method. It begins without those that are away, as enough are there."""
+        there, path = ForMethod(self.known.transport, name, settings), self.kept.folder / HELLO
+        hello.save(path, self._expected(agreement(problem, make(name, settings))))
+        return Federation(there, timeout=self.timeout, min_replies=self.enough, retries=retries, known=path, tell=self.watch)
+
+    def _expected(self, agrees: dict[str, str]) -> dict[str, Hello]:
+        """Return what the sites will say of themselves, as it follows from what they have told."""
+        parts = self.known.federation.train, self.known.federation.test
+        shares = [[Share(int(size), _empty(part), part.batching) for size in part.sizes] for part in parts]
+        sites = zip(self.known.transport.sites, *shares, strict=True)
+        return {site: Hello(train, {TEST: test}, agrees, versions()) for site, train, test in sites}
 
     def train(self, problem: RobustProblem, name: str, settings: Mapping[str, Any], curve: Metric) -> list[Result]:
         """Return a method's runs, one a seed.
@@ -70,22 +93,29 @@ class Trainer:
         """
         done: list[Result] = []
         for seed in range(self.how.seeds):
-            engine = self.engine(name, settings)
-            judges: list[Any] = [
-                metrics.On(curve, engine.held_out(TEST)),
-                metrics.WorstCase(),
-                metrics.ClientWeights(each=True),
-            ]
-            result = run(
-                problem, engine.clients, make(name, settings), seed=seed, rounds=self.how.rounds,
-                eval_every=self.how.eval_every, metrics=judges, progress=self.how.progress, engine=engine,
-            )  # fmt: skip
-            if result.stopped and not result.interrupted:
-                raise InputError(f"{name} stopped after {result.rounds} rounds: {result.stopped}")
+            result = self.kept.result(name, seed)
+            if result is None:
+                result = self._run(problem, name, settings, curve, seed)
             done.append(result)
             if result.interrupted:
                 break
         return done
+
+    def _run(self, problem: RobustProblem, name: str, settings: Mapping[str, Any], curve: Metric, seed: int) -> Result:
+        """Return one run, from its start or from its newest checkpoint, and keep it where it is over."""
+        engine = self.engine(problem, name, settings)
+        judges: list[Any] = [metrics.On(curve, engine.held_out(TEST)), metrics.WorstCase(), metrics.ClientWeights(each=True)]
+        result = run(
+            problem, engine.clients, make(name, settings), seed=seed, rounds=self.how.rounds,
+            eval_every=self.how.eval_every, metrics=judges, progress=self.how.progress, engine=engine,
+            folder=self.kept.run(name, seed), checkpoint_every=_CHECKPOINTS,
+        )  # fmt: skip
+        if result.interrupted:
+            return result
+        if result.stopped:
+            raise InputError(f"{name} stopped after {result.rounds} rounds: {result.stopped}")
+        self.kept.keep_result(name, result)
+        return result
 
     @property
     def trials(self) -> Trials:
@@ -111,11 +141,12 @@ class Trainer:
         found, interrupted = np.full((len(combined), 1, len(at)), np.nan), False
         for k, setting in enumerate(combined):
             settings = {"local_steps": local_steps, "batch_size": batch_size, **(fixed or {}), **setting}
-            engine = self.engine(name, settings, retries=0)
+            engine = self.engine(problem, name, settings, retries=0)
             result = run(
                 problem, engine.clients, make(name, settings), rounds=rounds, eval_every=every, metrics=metrics.WorstCase(),
                 progress=False, engine=engine,
             )  # fmt: skip
+            self._check_there(engine, name, result)
             values = np.asarray(result.history[metrics.WorstCase.name], float)
             found[k, 0, : len(values)] = values  # where a step diverges the guard refuses all replies, and the run ends early
             interrupted = interrupted or result.interrupted
@@ -124,6 +155,12 @@ class Trainer:
         history = {"round": at, metrics.WorstCase.name: found}
         return Sweep(name, combined, [0], history, {metrics.WorstCase.name: metrics.LOWER}, interrupted=interrupted)
 
+    def _check_there(self, engine: Federation, name: str, result: Result) -> None:
+        """Say so where a trial ended because sites were away, and not because its steps were too large."""
+        away = {event.site for event in engine.events if event.what in (TIMEOUT, GONE)}
+        if result.stopped and len(self.known.transport.sites) - len(away) < self.enough:
+            raise InputError(f"The search for {name}'s step sizes stopped: {result.stopped}.")
+
     def smoothness(self, problem: RobustProblem, clients: RemoteClients) -> float:
         """Return the largest eigenvalue of the average loss's Hessian at the start: sites multiply, the server adds up."""
         weights = np.asarray(problem.client_weights(clients), float)
@@ -131,7 +168,7 @@ class Trainer:
 
         def product(v: Tree) -> Tree:
             like = jax.tree.map(np.asarray, v)
-            read = lambda _, told: messages.like(told, like, "a product")
+            read = lambda _, told: _finite(messages.like(told, like, "a product"))
             parts = asked.all(asking.PRODUCT, read, v=like)
             total = players.zeros_like(v)
             for weight, part in zip(weights, parts.values(), strict=True):
@@ -139,3 +176,14 @@ class Trainer:
             return total
 
         return largest_eigenvalue(problem.x0, product)
+
+
+def _empty(data: ClientData) -> Tree:
+    """Return the shapes of some data: arrays without any example."""
+    return jax.tree.map(lambda a: np.zeros((0, *a.shape[1:]), a.dtype), data.fields)
+
+
+def _finite(product: Tree) -> Tree:
+    if not all(np.abs(leaf).max(initial=0.0) <= _LARGEST for leaf in jax.tree.leaves(product)):
+        raise Refused(Failure(MALFORMED, "a product that is none"))
+    return product

@@ -27,7 +27,8 @@ from fedminimax.flare import labels
 if TYPE_CHECKING:
     import pandas as pd
 
-FEDERATION_FILE, SITE_FILE = "federation.toml", "site.toml"
+FEDERATION_FILE, SITE_FILE, LOG_FILE = "federation.toml", "site.toml", "worker.log"
+"""What all agree on; what a site adds; and at a site, what went wrong there, which does not leave it."""
 FAIR = "fair"
 """The function of a study that is `fedminimax fair` among the sites: its settings are the question, and it needs no row."""
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -137,6 +138,17 @@ class Agreement(BaseModel):
             raise ValueError("[row] is missing: say what one row looks like")
         return self
 
+    @model_validator(mode="after")
+    def _carried_out(self) -> Self:
+        if self.is_fair and self.study.x64:
+            raise ValueError("study.x64 is not for a fair study, which computes in float32: leave it out")
+        if self.is_fair and self.study.secure is not False:
+            raise ValueError(
+                "study.secure hides sites in sums, but in a fair study each site tells its own numbers: leave secure out, or "
+                "run a study of your own"
+            )
+        return self
+
     @property
     def is_fair(self) -> bool:
         """Whether the study is `fedminimax fair`."""
@@ -146,6 +158,11 @@ class Agreement(BaseModel):
     def read(cls, path: Path) -> Self:
         """Return the federation of a file, or say what is wrong with it."""
         return _read(cls, path, folder=path.resolve().parent)
+
+    @classmethod
+    def check(cls, text: str) -> None:
+        """Say what is wrong with what would be the text of a federation's file."""
+        _parsed(cls, text, FEDERATION_FILE)
 
     @property
     def fingerprint(self) -> str:
@@ -205,6 +222,13 @@ class SiteFile(BaseModel):
             raise InputError(
                 f"{path}: there is no site {site.name!r} in {FEDERATION_FILE}: it has {', '.join(agreement.sites)}."
             )
+        if agreement.is_fair and site.budget is not None:
+            raise InputError(
+                f"{path}: a fair study adds no noise that a budget of epsilon could be spent on: leave budget out, or take no "
+                "part in it."
+            )
+        if agreement.is_fair and site.held_out:
+            raise InputError(f"{path}: a fair study keeps test rows of its own apart from the data: leave held_out out.")
         return site
 
     @property
@@ -256,7 +280,10 @@ def _of_table(path: Path, label: str) -> dict[str, np.ndarray]:
 
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"{path.name} is no .npz, .csv or .parquet: give one of these, or a function such as data.py:load.")
-    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    try:
+        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except ImportError:
+        raise InputError(f'{path.name} takes pyarrow to read: pip install "fedminimax[parquet]".') from None
     if label and label not in frame.columns:
         raise InputError(f"{path.name} has no column {label!r}, which site.toml names as the label.")
     inputs = frame.drop(columns=label) if label else frame
@@ -274,6 +301,10 @@ def _read(cls: type[_F], path: Path, **known: Any) -> _F:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"There is no {path}: `fedminimax federation init` writes one.") from None
+    return _parsed(cls, text, path, **known)
+
+
+def _parsed(cls: type[_F], text: str, path: Path | str, **known: Any) -> _F:
     try:
         return cls.model_validate(tomllib.loads(text) | known)
     except tomllib.TOMLDecodeError as error:

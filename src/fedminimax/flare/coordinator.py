@@ -13,7 +13,7 @@ from nvflare.apis.impl.controller import Controller
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import FEDERATION_FILE, Agreement
 from fedminimax.flare.conduct import conduct
-from fedminimax.flare.fair import conduct_fair
+from fedminimax.flare.fair import BEGUN, conduct_fair
 from fedminimax.flare.job import FAILED, KNOWN, OUTCOME, SITES
 from fedminimax.flare.transport import FlareTransport
 from fedminimax.flare.watch import unknown
@@ -57,7 +57,8 @@ class Coordinator(Controller):
             agreement = Agreement.read(root / "local" / self.folder / FEDERATION_FILE)
             cell = fl_ctx.get_engine().get_cell()
             transport = FlareTransport(cell, agreement.sites, study=agreement.fingerprint, abort=abort_signal)
-            self._await(transport, run, agreement.study.min_replies, abort_signal)
+            begun = run / (BEGUN if agreement.is_fair else KNOWN)
+            self._await(transport, run, begun.exists(), agreement.study.min_replies, abort_signal)
             aborted = lambda: bool(abort_signal.triggered)
             if agreement.is_fair:
                 conduct_fair(agreement, transport, run)
@@ -69,9 +70,9 @@ class Coordinator(Controller):
             self.log_exception(fl_ctx, "the run failed")
             self.system_panic(said, fl_ctx)
 
-    def _await(self, transport: FlareTransport, run: Path, enough: int, abort_signal: Any) -> None:
+    def _await(self, transport: FlareTransport, run: Path, goes_on: bool, enough: int, abort_signal: Any) -> None:
         """Wait until all sites are there, and meanwhile write who is not. A run that goes on does so with enough of them."""
-        begun, goes_on = time.monotonic(), (run / KNOWN).exists()
+        begun = time.monotonic()
         while away := {site: why for site, why in transport.present().items() if why is not None}:
             waited = time.monotonic() - begun
             if goes_on and waited > min(_SECONDS_FOR_ALL, self.patience) and len(transport.sites) - len(away) >= enough:

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedminimax.engines.federated.transport import Transport
 from fedminimax.fairness.comparison import Comparison
 from fedminimax.fedfair import study
+from fedminimax.fedfair.keeping import TOLD, TRAINING
 from fedminimax.fedfair.question import Question
 from fedminimax.fedfair.site import LEAST, FairSite
 from fedminimax.flare.agreement import Agreement, SiteFile
@@ -19,6 +20,8 @@ from fedminimax.folders import write_atomically
 
 SAID, FOUND = "said.log", "fair"
 """In the folder of a run: what the server's job printed, and the folder with tables, figures, model and page."""
+BEGUN = Path(FOUND) / TRAINING / TOLD
+"""In the folder of a run: is there once the sites have told what they have, and the study can go on without some of them."""
 _WIDTH = 140
 
 

@@ -6,6 +6,8 @@ A kit is a folder with a party's keys and certificates (``startup``, signed and 
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from fedminimax.flare import labels
 from fedminimax.flare.agreement import FEDERATION_FILE, Agreement
 
 PROJECT_FILE, FILES = "project.yml", "fedminimax"
+_WRITTEN = "# Written from federation.toml, and written anew when that changes, unless you change this file ({digest})."
 _RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "operate", "shell_commands", "byoc")
 _ROLES = ("project_admin", "org_admin", "lead", "member")
 _NOBODY = {
@@ -37,9 +40,9 @@ def project(agreement: Agreement) -> str:
         *(f"  - {{name: {name}, type: client, org: {_organisation(name)}}}" for name in agreement.sites),
         f"  - {{name: {server.admin}, type: admin, org: server, role: project_admin}}",
     ]
-    return "\n".join(
+    text = "\n".join(
         [
-            "# Who takes part. `nvflare provision -p project.yml` makes a kit with keys and certificates for each of them.",
+            "# Who takes part. `fedminimax federation kits` makes a kit with keys and certificates for each of them.",
             "api_version: 3",
             f"name: {agreement.name}",
             f"description: the federation {agreement.name}",
@@ -55,6 +58,37 @@ def project(agreement: Agreement) -> str:
             "",
         ]
     )
+    return f"{_WRITTEN.format(digest=_digest(text))}\n{text}"
+
+
+def project_file(agreement: Agreement) -> Path:
+    """Return the project file beside ``federation.toml``, written anew unless a person has changed it since.
+
+    One that was changed must have the same parties, and the server's port.
+    """
+    path = agreement.folder / PROJECT_FILE
+    head, _, text = path.read_text(encoding="utf-8").partition("\n") if path.exists() else ("", "", "")
+    if not path.exists() or head == _WRITTEN.format(digest=_digest(text)):
+        path.write_text(project(agreement), encoding="utf-8")
+    elif _parties(text) != _parties(project(agreement)):
+        raise InputError(
+            f"{path} was changed, and has other parties, or another port of the server, than {FEDERATION_FILE}: change one of "
+            "them, or remove the former to have it written anew."
+        )
+    return path
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _parties(text: str) -> Any:
+    """Return the names, kinds and ports of a project's parties; None: it cannot be read."""
+    yaml: Any = importlib.import_module("yaml")  # which comes with FLARE
+    try:
+        return sorted((p["name"], p["type"], p.get("fed_learn_port", 0)) for p in yaml.safe_load(text)["participants"])
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def _organisation(site: str) -> str:
@@ -101,8 +135,7 @@ class Kits:
         """
         work = work.resolve()  # FLARE runs in it
         work.mkdir(parents=True, exist_ok=True)
-        file = work / PROJECT_FILE
-        file.write_text(project(agreement), encoding="utf-8")
+        file = project_file(agreement).resolve()
         command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(file), "-w", str(work), "--force"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_SECONDS, check=False)
         made = sorted((work / agreement.name).glob("prod_*"))

@@ -16,6 +16,7 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from fedminimax.engines.federated.resident import Failed, Resident
 from fedminimax.engines.federated.transport import ERROR, GONE, REFUSED, TIMEOUT
+from fedminimax.errors import InputError
 from fedminimax.flare import labels
 from fedminimax.flare.agreement import SITE_FILE, SiteFile
 
@@ -46,7 +47,7 @@ class Site(FLComponent):
         self._worker: Resident | None = None
         self._awake: Future[bytes] = Future()
         self._latest: Future[Any] | None = None
-        self._study = ""
+        self._study, self._trouble = "", ""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="fedminimax")
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
 
@@ -62,7 +63,11 @@ class Site(FLComponent):
             self.close()
 
     def _start(self, folder: Path) -> None:
-        site = SiteFile.read(folder / SITE_FILE)
+        try:
+            site = SiteFile.read(folder / SITE_FILE)
+        except InputError as error:  # the client stays, and tells that there is no worker
+            self.logger.error(str(error))
+            return
         self._study = site.agreement.fingerprint
         command = [sys.executable, "-m", self.worker, str(folder)]
         self._worker = Resident(command, site.socket)
@@ -98,11 +103,13 @@ class Site(FLComponent):
         if self._latest is not None and not self._latest.done():
             return _failure(GONE, "its worker is busy with an earlier request")
         if not self._awake.done():
-            return _failure(GONE, "its worker is not there yet")
+            return _failure(GONE, self._trouble or "its worker is not there yet")
         if (error := self._awake.exception()) is not None:
-            self._wake()
             hangs = isinstance(error, Failed) and error.failure.kind == TIMEOUT
-            return _failure(GONE, "its worker hangs" if hangs else "its worker does not start: see the site's console")
+            self._trouble = "its worker hangs" if hangs else labels.NOT_STARTING
+            self._wake()
+            return _failure(GONE, self._trouble)
+        self._trouble = ""
         return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, b"")
 
     def _refusal(self, request: Any) -> Any:
@@ -110,6 +117,8 @@ class Site(FLComponent):
         origin = str(request.get_header(MessageHeaderKey.ORIGIN) or "")
         if not origin.startswith(f"{labels.SERVER}."):
             return _failure(REFUSED, "only jobs on the server may ask")
+        if self._worker is None:
+            return _failure(GONE, labels.NOT_STARTING)
         if request.get_header(labels.STUDY) != self._study:
             return _failure(REFUSED, "this site's files describe another study")
         return None
@@ -124,7 +133,7 @@ class Site(FLComponent):
                 self._wake()
             return _failure(*failed.failure)
         except Exception as error:  # whatever it says may hold data, and stays here
-            self.logger.error(f"a request failed: {type(error).__name__}")
+            self.logger.error("a request failed", exc_info=True)
             return _failure(ERROR, f"the worker failed ({type(error).__name__})")
         return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, reply)
 

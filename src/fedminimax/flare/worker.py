@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from fedminimax.engines.federated.inprocess import Handler
 from fedminimax.engines.federated.resident import serve
-from fedminimax.engines.federated.worker import Worker
+from fedminimax.engines.federated.worker import Worker, logger
 from fedminimax.errors import InputError
-from fedminimax.flare.agreement import SITE_FILE, SiteFile
+from fedminimax.flare.agreement import LOG_FILE, SITE_FILE, SiteFile
 from fedminimax.flare.fair import fair_worker
 from fedminimax.flare.identity import CERTIFICATE, Certified
 from fedminimax.flare.study import Study, secure_of, study_of
 from fedminimax.problems.personalized import PersonalizedProblem
+
+_LONGEST_LOG = 2**20
 
 
 def worker_of(site: SiteFile) -> Handler:
@@ -46,14 +50,27 @@ def _identity(site: SiteFile, study: Study) -> Certified | None:
     return Certified(startup, site.agreement.sites)
 
 
+def log_to(path: Path) -> None:
+    """Let what goes wrong here be written to a file, with its text and traceback."""
+    handler = RotatingFileHandler(path, maxBytes=_LONGEST_LOG, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
+    logger.addHandler(handler)
+
+
 def main(folder: str) -> None:
     """Load the site's data, and answer until the FLARE client that started this has ended."""
     parent = os.getppid()
+    os.umask(0o077)  # what is written here may hold data, and is for the site's own user
+    log_to(Path(folder) / LOG_FILE)
     try:
         site = SiteFile.read(Path(folder) / SITE_FILE)
         worker = worker_of(site)
     except InputError as error:  # a sentence in the site's console, which is for its administrator alone
+        logger.error("the worker does not start: %s", error)
         sys.exit(f"Error: {error}")
+    except Exception:
+        logger.exception("the worker does not start")
+        raise
     serve(site.socket, worker, parent=parent)
 
 

@@ -29,6 +29,8 @@ from fedminimax.errors import InputError
 MOST_BYTES = 2**31
 """The longest message."""
 _HEAD = 8
+_MOST_STARTS = 3
+"""How often a process may end before it serves until whoever waits for it is told."""
 _STALLED = 30.0
 """Seconds within which a message that has begun must go on."""
 _LONGEST_PATH = 100
@@ -166,6 +168,7 @@ class Resident:
         self._process: subprocess.Popen[bytes] | None = None
         self._pause, self._not_before = 0.0, 0.0
         self._unanswered_since: float | None = None
+        self._lost_starts = 0
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -214,12 +217,17 @@ class Resident:
         serving_by = time.monotonic() + self._start_within
         while time.monotonic() < min(until, serving_by):
             if self.pid is None:
+                self._lost_starts += self._process is not None
+                if self._lost_starts >= _MOST_STARTS:
+                    self._lost_starts = 0
+                    raise Failed(Failure(GONE, "its worker ends before it is there"))
                 self._start(until)
             connection = socket.socket(socket.AF_UNIX)
             try:
                 connection.settimeout(max(0.001, until - time.monotonic()))
                 with _address(self._path) as address:
                     connection.connect(address)
+                self._lost_starts = 0
                 return connection
             except OSError:
                 connection.close()

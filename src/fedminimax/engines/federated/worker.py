@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import logging
 import os
 import platform
 import re
@@ -52,6 +53,9 @@ COUNT = "the number of clients"
 """What a site agrees on where it knows it."""
 _MOST_CLIENTS = 2**16
 """The most clients that a federation may have."""
+logger = logging.getLogger("fedminimax.site")
+"""What goes wrong at a site, with its text and traceback, for the site's administrator alone: it may hold data."""
+logger.addHandler(logging.NullHandler())  # where nobody has said where it goes, it goes nowhere
 
 
 class Worker:
@@ -134,6 +138,7 @@ class Worker:
                 return wire.encode({"id": id, "parts": self._parts(ask)})
             return self._exchange(messages.asked(ask))
         except (Malformed, InputError) as error:
+            logger.exception("a request was refused")
             return messages.failed(id, MALFORMED, type(error).__name__)
         except Withheld as withheld:
             return messages.failed(id, withheld.kind, whom=withheld.whom)
@@ -142,6 +147,7 @@ class Worker:
         except LostState:
             return messages.failed(id, LOST)
         except Exception as error:  # whatever it is, the server learns its type, and the site stays
+            logger.exception("a request failed")
             return messages.failed(id, ERROR, type(error).__name__)
 
     def _hello(self) -> dict[str, Any]:
