@@ -1,8 +1,11 @@
 """One simulation over many processes: against the simulator (conform), its speed and bytes, and the memory of a process.
 
-python benchmarks/mesh.py conform --processes 3
+python benchmarks/mesh.py conform                                   # every method on 1, 2 and 3 processes
 python benchmarks/mesh.py speed --processes 2 --workloads A B C
 python benchmarks/mesh.py memory --processes 4 --megabytes 400
+python benchmarks/mesh.py reduce                                    # seconds of one reduction by its size
+
+What each finds is kept in results/mesh_*.json; mesh_model.py makes a model of the cost of them.
 """
 
 from __future__ import annotations
@@ -23,28 +26,49 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Start the processes of a comparison, or be one of them."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["conform", "speed", "memory"])
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("what", choices=list(PARTS))
+    parser.add_argument("--processes", type=int, nargs="+", default=None)
     parser.add_argument("--workloads", nargs="*", default=["A", "B", "C"])
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--rows", nargs="*", default=[])
     parser.add_argument("--answer", default="")
     asked = parser.parse_args()
     if asked.answer:
-        {"conform": conform, "speed": speed, "memory": memory}[asked.what](asked)
+        PARTS[asked.what](asked)
         return
-    counts = [asked.processes] if asked.what == "conform" else [1, asked.processes]
-    answers = {count: _launched(count) for count in counts}
-    if asked.what == "conform":
-        print("\n".join(answers[asked.processes]["rows"]))
-    elif asked.what == "memory":
-        for count, answer in answers.items():
-            shares = [peak / asked.megabytes for peak in answer["grew"]]
-            print(f"{count} processes: {max(shares):.3f} of the data is the most that one grew by (a share is {1 / count:.3f})")
-    else:
-        _report(answers, asked)
+    counts = asked.processes or COUNTS[asked.what]
+    # One after the other, and all of that again: a machine that gets slower meanwhile is so for all.
+    turns = asked.turns if asked.what == "speed" else 1
+    answers = {count: [] for count in counts}
+    for count in [count for _ in range(turns) for count in counts]:
+        answers[count].append(_launched(count))
+    found = {"conform": _conformed, "speed": _sped, "memory": _grown, "reduce": _reduced}[asked.what](answers, asked)
+    (HERE / "results" / f"mesh_{asked.what}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _conformed(answers: dict, asked: argparse.Namespace) -> dict:
+    found = {count: rows[0]["rows"] for count, rows in answers.items()}
+    for count, rows in found.items():
+        print(f"{count} processes: {len(rows)} methods, {sum('DIFFERS' in row for row in rows)} differ")
+        print("".join(f"  {row}\n" for row in rows if "DIFFERS" in row), end="")
+    return found
+
+
+def _grown(answers: dict, asked: argparse.Namespace) -> dict:
+    found = {count: max(rows[0]["grew"]) / asked.megabytes for count, rows in answers.items()}
+    for count, share in found.items():
+        print(f"{count} processes: {share:.3f} of the data is the most that one grew by (a share is {1 / count:.3f})")
+    return {"megabytes": asked.megabytes, "grew": found}
+
+
+def _reduced(answers: dict, asked: argparse.Namespace) -> dict:
+    for count, rows in answers.items():
+        for size, seconds in rows[0]["seconds"].items():
+            print(f"{count} processes, {int(size):,} bytes: {1e6 * seconds:.0f} us")
+    return {count: rows[0]["seconds"] for count, rows in answers.items()}
 
 
 def _launched(count: int) -> dict:
@@ -58,17 +82,49 @@ def _launched(count: int) -> dict:
         return json.loads(answer.read_text())
 
 
-def _report(answers: dict, asked: argparse.Namespace) -> None:
-    one, many = answers[1], answers[asked.processes]
+def _sped(answers: dict, asked: argparse.Namespace) -> dict:
+    found = {}
     for name in asked.workloads:
-        ratio = statistics.median(many[name]["seconds"]) / statistics.median(one[name]["seconds"])
-        ring = 2 * (asked.processes - 1) / asked.processes
-        sent, packed, reply = many[name]["wire"] / asked.processes, many[name]["packed"], many[name]["reply"]
-        print(
-            f"{name}: {1000 * statistics.median(one[name]['seconds']):.2f} ms a round on 1 process, ratio {ratio:.2f} on "
-            f"{asked.processes}; a process sent {sent:.0f} bytes a round: {sent / (ring * packed):.3f} of {ring:.2f} x packed "
-            f"{packed}, {sent / (ring * reply):.3f} of {ring:.2f} x the reply's {reply}"
-        )
+        seconds = {count: statistics.median(t for row in rows for t in row[name]["seconds"]) for count, rows in answers.items()}
+        found[name] = {"ms": {count: 1000 * t for count, t in seconds.items()}}
+        for count in [count for count in answers if count > 1]:
+            many, ring = answers[count][0][name], 2 * (count - 1) / count
+            sent = many["wire"] / count
+            ratios = {"ratio": seconds[count] / seconds[1], "sent/packed": sent / (ring * many["packed"])}
+            ratios["sent/reply"] = sent / (ring * many["reply"])
+            found[name][count] = {**ratios, "packed": many["packed"], "exchanges": many["exchanges"]}
+            print(
+                f"{name}: {1000 * seconds[1]:.2f} ms a round on 1 process, ratio {ratios['ratio']:.2f} on {count}; a process "
+                f"sent {sent:.0f} bytes a round: {ratios['sent/packed']:.3f} of {ring:.2f} x packed, "
+                f"{ratios['sent/reply']:.3f} of {ring:.2f} x the reply"
+            )
+    return found
+
+
+def reduce(asked: argparse.Namespace) -> None:
+    """Time one reduction over all processes, in a loop within a program, by its size."""
+    place = _join()
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec
+
+    from fedminimax.engines.layout import AXIS
+    from fedminimax.engines.mesh.placement import device_mesh, everywhere
+
+    mesh, out = device_mesh(1), {}
+    for floats in (2**4, 2**10, 2**14, 2**17, 2**20, 2**22):
+        turns = max(4, min(400, 2**24 // floats))
+        one = lambda x, turns=turns: jax.lax.fori_loop(0, turns, lambda _, x: jax.lax.psum(x, AXIS) * 0.5, x)
+        go = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False))
+        x = everywhere(jnp.ones(floats, jnp.float32), mesh)
+        times = []
+        for _ in range(asked.repetitions + 1):
+            begun = time.perf_counter()
+            jax.block_until_ready(go(x))
+            times.append((time.perf_counter() - begun) / turns)
+        out[4 * floats] = statistics.median(times[1:])
+    if place.leads:
+        Path(asked.answer).write_text(json.dumps({"seconds": out}))
 
 
 def speed(asked: argparse.Namespace) -> None:
@@ -105,6 +161,7 @@ def speed(asked: argparse.Namespace) -> None:
         wire = (_sent() - before) / (rounds * asked.repetitions)
         reply = sum(4 * sum(message.up.values()) for message in run.messages)
         out[name] = {"seconds": times, "wire": wire, "packed": sum(run.packed), "reply": reply, "rounds": rounds}
+        out[name]["exchanges"] = len(run.packed)
     if place.leads:
         Path(asked.answer).write_text(json.dumps(out))
 
@@ -211,6 +268,9 @@ def _peak(reset: bool = False) -> int:
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
+
+PARTS = {"conform": conform, "speed": speed, "memory": memory, "reduce": reduce}
+COUNTS = {"conform": [1, 2, 3], "speed": [1, 2], "memory": [1, 4], "reduce": [2]}
 
 if __name__ == "__main__":
     main()
