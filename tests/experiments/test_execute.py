@@ -316,7 +316,8 @@ select = "Distance/total"
 def test_ctrl_c_in_a_search_keeps_it(tmp_path):
     (tmp_path / "spec.toml").write_text(SEARCH)
     progress = tmp_path / "runs" / "spec" / "sweeps" / "plain" / "progress.json"
-    code, said = pressed(["run", "spec.toml"], lambda: progress.exists() and "rounds" in progress.read_text(), tmp_path)
+    begun = lambda: progress.exists() and json.loads(progress.read_text()).get("rounds", 0) > 0
+    code, said = pressed(["run", "spec.toml"], begun, tmp_path)
     assert code == 1, said
     assert "To go on:  fedminimax resume runs/spec" in said
     assert "Traceback" not in said
