@@ -45,7 +45,8 @@ def render(made: Reproduction, picture: Path) -> str:
     item = made.item
     image = base64.b64encode(picture.read_bytes()).decode()
     rows = [
-        f'<tr><th scope="row">{escape(f.says)}{BEYOND if f.beyond else ""}</th><td>{escape(f.panel)}</td><td><strong>{escape(f.verdict)}</strong></td>'
+        f'<tr><th scope="row">{escape(f.says)}{BEYOND if f.beyond else ""}</th><td>{escape(f.panel)}</td>'
+        f"<td><strong>{escape(f.verdict)}</strong></td>"
         f'<td class="words">{escape(f.sentence)}</td></tr>'
         for f in made.findings
     ]
