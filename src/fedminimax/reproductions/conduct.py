@@ -96,7 +96,7 @@ def reproduce(
     made = Reproduction(item, scale, folder, outcomes, [], None)
     if not made.finished:
         return made
-    judged = Reproduction(item, scale, folder, outcomes, judge(item.expect, made.records), folder / PAGE)
+    judged = Reproduction(item, scale, folder, outcomes, judge(item.expected(scale), made.records), folder / PAGE)
     _write(judged)
     return judged
 
