@@ -56,7 +56,7 @@ def page() -> str:
         lines += ["| expected | panel | verdict | numbers |", "|---|---|---|---|"]
         says = lambda f: f["says"] + (BEYOND if f.get("beyond") else "")
         lines += [f"| {says(f)} | {f['panel']} | {f['verdict']} | {f['sentence']} |" for f in one["findings"]]
-        for text in [*one.get("found", []), *(f"Differs from the paper: {text}" for text in one["differs"])]:
+        for text in [*items()[one["item"]].found, *(f"Differs from the paper: {text}" for text in one["differs"])]:
             lines += ["", text]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

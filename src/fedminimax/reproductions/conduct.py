@@ -127,7 +127,6 @@ def _write(made: Reproduction) -> None:
         "runs": sum(len(records) for records in made.records.values()),
         "seconds": round(seconds, 1),
         "differs": made.item.differs.get(made.scale, []),
-        "found": made.item.found,
         "findings": [finding.as_dict() for finding in made.findings],
     }
     write_atomically(made.folder / SUMMARY, json.dumps(known, indent=1, ensure_ascii=False).encode())
