@@ -110,6 +110,15 @@ def test_the_verdict_of_an_item():
     assert said(NOT_SHOWN) == NOT_SHOWN
 
 
+def test_what_is_asked_beyond_the_paper_is_told_and_does_not_count():
+    records = {"all": runs("A", A) + runs("B", B)}
+    expected = lambda method, than, beyond: Expectation(says="", metric="m", method=method, than=[than], beyond=beyond)
+    found = judge([expected("A", "B", False), expected("B", "A", True)], records)
+    assert [(one.verdict, one.beyond) for one in found] == [(HELD, False), (CONTRADICTS, True)]
+    assert verdict_of(found) == HELD
+    assert verdict_of(judge([expected("A", "B", True), expected("B", "A", False)], records)) == CONTRADICTS
+
+
 @pytest.mark.parametrize("wrong", [{}, {"than": ["B"], "below": 1.0}, {"than": ["B"], "like": True}, {"below": 1, "abve": 2}])
 def test_expectations_that_say_nothing_or_two_things_are_refused(wrong):
     with pytest.raises(ValidationError):

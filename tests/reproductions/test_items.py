@@ -28,6 +28,17 @@ def test_changes_are_merged_table_by_table():
     assert merged(base, {"methods": {"*": {"K": 3}, "B": {"K": 4}}})["methods"] == {"A": {"lr": 1, "K": 3}, "B": {"K": 4}}
 
 
+def test_what_is_expected_of_methods_that_a_scale_leaves_out_is_not_looked_at():
+    whole = find("cd-mage/figure-1")
+    item = whole.model_copy(update={"smoke": {"methods": {"CD-MAGE+": False, "CD-MA": False, "CODASCA": {"lr_x": 1.0}}}})
+    assert item.expected("small") == item.expect
+    left = item.expected("smoke")
+    assert [one.method for one in left] == ["CD-MAGE", "CD-MAGE"]  # the lead, and the bound
+    assert left[0].than == [name for name in item.expect[0].than if name != "CD-MA"]
+    none = item.model_copy(update={"smoke": {"methods": dict.fromkeys(item.expect[0].than, False)}})
+    assert [one.above for one in none.expected("smoke")] == [0.998]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_item_can_be_planned_at_every_scale(name):
     item = items()[name]

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedminimax.reproductions import Item, items, reproduce
-from fedminimax.reproductions.expectations import CONTRADICTS, HELD
+from fedminimax.reproductions.expectations import BEYOND, CONTRADICTS, HELD
 from fedminimax.reproductions.item import SCALES
 
 _COLOURS = {HELD: "green", CONTRADICTS: "red"}
@@ -47,7 +47,8 @@ def carry_out(name: str, scale: str, out: Path | None, resume: bool, console: Co
     say(escape(f"{made.item.title}. The claim: {made.item.claim}"))
     table = Table("expected", "panel", "verdict", "numbers")
     for finding in made.findings:
-        table.add_row(escape(finding.says), escape(finding.panel), _coloured(finding.verdict), escape(finding.sentence))
+        says = finding.says + (BEYOND if finding.beyond else "")
+        table.add_row(escape(says), escape(finding.panel), _coloured(finding.verdict), escape(finding.sentence))
     console.print(table)
     say(f"Verdict: [bold]{_coloured(made.verdict)}[/bold]" if made.verdict else made.sentence)
     for text in _differs(made.item, scale):

@@ -79,6 +79,25 @@ def saddle(clients: ClientData, weights: Any) -> Point:
     return Point(z[: len(m["a"])], z[len(m["a"]) :])
 
 
+def reweighted_distance(problem: MinimaxProblem, clients: ClientData, state: Any, steps: tuple[float, ...] = ()) -> jax.Array:
+    """Return the distance to the saddle of sum_i w_i f_i, w_i ~ p_i steps_i: where plain averaging of unequal work leads.
+
+    Args:
+        problem: the quadratics.
+        clients: their data.
+        state: where a method is.
+        steps: the local steps tau_i of each client; none: all alike, the true saddle.
+    """
+    if steps and len(steps) != clients.count:
+        raise InputError(f"steps has {len(steps)} numbers, but there are {clients.count} clients: give one for each.")
+    w = problem.client_weights(clients) * (jnp.asarray(steps) if steps else 1.0)
+    share = (w / jnp.sum(w) / jnp.asarray(clients.sizes))[clients.owners()]
+    m = {k: jnp.tensordot(share, jnp.asarray(clients.fields[k]), 1) for k in ("A", "B", "C", "a", "b")}
+    system = jnp.block([[m["A"], m["B"]], [m["B"].T, -m["C"]]])
+    z = jnp.linalg.solve(system, -jnp.concatenate([m["a"], m["b"]]))
+    return jnp.linalg.norm(jnp.concatenate([state.x, state.y]) - z)
+
+
 def client_means(clients: ClientData) -> dict[str, np.ndarray]:
     """Return every client's matrices and vectors, [N, ...]: the means over its examples."""
     return {k: np.stack([np.asarray(c[k], float).mean(axis=0) for c in clients]) for k in clients.fields}

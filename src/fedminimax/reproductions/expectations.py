@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from fedminimax.folders import DIVERGED, Record
 from fedminimax.report.words import number
 
 HELD, PART, NOT_SHOWN, CONTRADICTS = "held", "held in part", "did not show", "contradicts"
+BEYOND = " (asked beyond the paper)"
+"""What is said of findings that the verdict is without."""
 LEVEL = 0.05
 """The chance that any of an item's intervals leaves out what it should cover, all comparisons together (Bonferroni)."""
 FEWEST = 3
@@ -39,6 +41,7 @@ class Expectation(BaseModel):
         below: the number should be at most this.
         above: the number should be at least this.
         panels: the panels in which to look; by default all.
+        beyond: whether it is a question of ours that the paper does not answer: it is told, and the verdict is without it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +56,7 @@ class Expectation(BaseModel):
     below: float | None = None
     above: float | None = None
     panels: list[str] = []
+    beyond: bool = False
 
     @model_validator(mode="after")
     def _one_kind(self) -> Expectation:
@@ -81,6 +85,7 @@ class Finding:
         low: of its interval.
         high: of its interval.
         seeds: how many pairs there were.
+        beyond: whether it was a question of ours, beyond the paper.
     """
 
     says: str
@@ -91,6 +96,7 @@ class Finding:
     low: float = math.nan
     high: float = math.nan
     seeds: int = 0
+    beyond: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it: what is no number is None."""
@@ -107,12 +113,17 @@ def judge(expected: Sequence[Expectation], runs: Runs) -> list[Finding]:
     """Compare what came out with what was expected."""
     places = [(one, [p for p in one.panels or runs if p in runs]) for one in expected]
     looks = sum(one.comparisons * len(panels) for one, panels in places)
-    return [found for one, panels in places for panel in panels for found in _judge(one, panel, runs, looks)]
+    return [
+        replace(found, beyond=one.beyond)
+        for one, panels in places
+        for panel in panels
+        for found in _judge(one, panel, runs, looks)
+    ]
 
 
 def verdict_of(findings: Sequence[Finding]) -> str:
-    """Return the verdict of an item: on all that was expected of it."""
-    said = {finding.verdict for finding in findings}
+    """Return the verdict of an item: on all that the paper expects of it."""
+    said = {finding.verdict for finding in findings if not finding.beyond}
     if said == {HELD}:
         return HELD
     if HELD in said:

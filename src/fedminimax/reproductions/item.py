@@ -80,6 +80,13 @@ class Item(BaseModel):
         divisions = range(self.divisions.get(scale, 1))
         return {panel: [self._experiment(panel, scale, k) for k in divisions] for panel in self.panel_names(scale)}
 
+    def expected(self, scale: str) -> list[Expectation]:
+        """Return what should come out at a scale: without the methods that are left out there."""
+        removed = {label for label, changes in getattr(self, scale).get("methods", {}).items() if changes is False}
+        there = lambda side: side.partition("@")[0].strip() not in removed
+        kept = [one for one in self.expect if there(one.method) and (not one.than or any(map(there, one.than)))]
+        return [one.model_copy(update={"than": [*filter(there, one.than)]}) for one in kept]
+
     def _experiment(self, panel: str, scale: str, division: int) -> Experiment:
         own = self.panels.get(panel, {})
         tables = merged(self.experiment, getattr(self, scale))

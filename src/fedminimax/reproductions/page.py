@@ -13,6 +13,7 @@ from fedminimax.report.evidence import Evidence
 from fedminimax.report.figures import draw_curves
 from fedminimax.report.page import document, table
 from fedminimax.report.words import quantity
+from fedminimax.reproductions.expectations import BEYOND
 
 if TYPE_CHECKING:
     from fedminimax.reproductions.conduct import Reproduction
@@ -26,7 +27,7 @@ def figure(made: Reproduction, path: Path) -> None:
     from matplotlib.figure import Figure
 
     cells = [(panel, metric) for metric in made.item.shows for panel in made.outcomes]
-    across = min(_ACROSS, len(cells))
+    across = min(_ACROSS, len(made.outcomes) if len(made.outcomes) > 1 else len(cells))  # a metric begins a row
     down = math.ceil(len(cells) / across)
     axes = Figure(figsize=(4.6 * across, 3.4 * down), layout="constrained").subplots(down, across, squeeze=False)
     for k, (panel, metric) in enumerate(cells):
@@ -44,7 +45,8 @@ def render(made: Reproduction, picture: Path) -> str:
     item = made.item
     image = base64.b64encode(picture.read_bytes()).decode()
     rows = [
-        f'<tr><th scope="row">{escape(f.says)}</th><td>{escape(f.panel)}</td><td><strong>{escape(f.verdict)}</strong></td>'
+        f'<tr><th scope="row">{escape(f.says)}{BEYOND if f.beyond else ""}</th><td>{escape(f.panel)}</td>'
+        f"<td><strong>{escape(f.verdict)}</strong></td>"
         f'<td class="words">{escape(f.sentence)}</td></tr>'
         for f in made.findings
     ]
