@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ALONE = "1 pinned"
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--rows", nargs="*", default=[])
+    parser.add_argument("--pinned", action="store_true")
     parser.add_argument("--answer", default="")
     asked = parser.parse_args()
     if asked.answer:
@@ -42,9 +44,11 @@ def main() -> None:
     counts = asked.processes or COUNTS[asked.what]
     # One after the other, and all of that again: a machine that gets slower meanwhile is so for all.
     turns = asked.turns if asked.what == "speed" else 1
-    answers = {count: [] for count in counts}
-    for count in [count for _ in range(turns) for count in counts]:
-        answers[count].append(_launched(count))
+    # One process alone is twice as fast on workload B when it is kept on one core, so both are measured.
+    ways = [(count, False) for count in counts] + ([(1, True)] if asked.what == "speed" else [])
+    answers = {(f"{count} pinned" if pinned else count): [] for count, pinned in ways}
+    for (count, pinned), rows in [each for _ in range(turns) for each in zip(ways, answers.values(), strict=True)]:
+        rows.append(_launched(count, pinned))
     found = {"conform": _conformed, "speed": _sped, "memory": _grown, "reduce": _reduced}[asked.what](answers, asked)
     (HERE / "results" / f"mesh_{asked.what}.json").write_text(json.dumps(found, indent=1) + "\n")
 
@@ -71,12 +75,12 @@ def _reduced(answers: dict, asked: argparse.Namespace) -> dict:
     return {count: rows[0]["seconds"] for count, rows in answers.items()}
 
 
-def _launched(count: int) -> dict:
+def _launched(count: int, pinned: bool) -> dict:
     from fedminimax.commands.launch import launch
 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        code = launch([str(Path(__file__)), *sys.argv[1:], "--answer", str(answer)], count)
+        code = launch([str(Path(__file__)), *sys.argv[1:], *["--pinned"] * pinned, "--answer", str(answer)], count)
         if code:
             raise SystemExit(code)
         return json.loads(answer.read_text())
@@ -87,15 +91,22 @@ def _sped(answers: dict, asked: argparse.Namespace) -> dict:
     for name in asked.workloads:
         seconds = {count: statistics.median(t for row in rows for t in row[name]["seconds"]) for count, rows in answers.items()}
         found[name] = {"ms": {count: 1000 * t for count, t in seconds.items()}}
-        for count in [count for count in answers if count > 1]:
+        for count in [count for count in answers if count not in (1, ALONE)]:
             many, ring = answers[count][0][name], 2 * (count - 1) / count
             sent = many["wire"] / count
-            ratios = {"ratio": seconds[count] / seconds[1], "sent/packed": sent / (ring * many["packed"])}
+            ratios = {
+                "ratio": seconds[count] / seconds[1],
+                "to pinned": seconds[count] / seconds[ALONE],
+                "sent/packed": sent / (ring * many["packed"]),
+            }
             ratios["sent/reply"] = sent / (ring * many["reply"])
             found[name][count] = {**ratios, "packed": many["packed"], "exchanges": many["exchanges"]}
             print(
-                f"{name}: {1000 * seconds[1]:.2f} ms a round on 1 process, ratio {ratios['ratio']:.2f} on {count}; a process "
-                f"sent {sent:.0f} bytes a round: {ratios['sent/packed']:.3f} of {ring:.2f} x packed, "
+                f"{name}: {1000 * seconds[1]:.2f} ms a round on 1 process, {1000 * seconds[ALONE]:.2f} kept on a core, "
+                f"{1000 * seconds[count]:.2f} on {count}: ratios {ratios['ratio']:.2f} and {ratios['to pinned']:.2f}"
+            )
+            print(
+                f"   a process sent {sent:.0f} bytes a round: {ratios['sent/packed']:.3f} of {ring:.2f} x packed, "
                 f"{ratios['sent/reply']:.3f} of {ring:.2f} x the reply"
             )
     return found
@@ -103,7 +114,7 @@ def _sped(answers: dict, asked: argparse.Namespace) -> dict:
 
 def reduce(asked: argparse.Namespace) -> None:
     """Time one reduction over all processes, in a loop within a program, by its size."""
-    place = _join()
+    place = _join(asked)
     import jax
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec
@@ -129,7 +140,7 @@ def reduce(asked: argparse.Namespace) -> None:
 
 def speed(asked: argparse.Namespace) -> None:
     """Time blocks of rounds, and count what goes through the loopback interface meanwhile."""
-    place = _join()
+    place = _join(asked)
     import jax
 
     from fedminimax.engines.mesh import Mesh
@@ -168,7 +179,7 @@ def speed(asked: argparse.Namespace) -> None:
 
 def memory(asked: argparse.Namespace) -> None:
     """Load a process's share, run some rounds on it, and tell by how much the process grew."""
-    place = _join()
+    place = _join(asked)
     import numpy as np
 
     import fedminimax as fm
@@ -204,7 +215,7 @@ def _rounds(run, place) -> None:
 
 def conform(asked: argparse.Namespace) -> None:
     """Compare every method with the simulator, in float64; those on networks on a ring, and one of them on other graphs too."""
-    place = _join()
+    place = _join(asked)
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -246,14 +257,12 @@ def conform(asked: argparse.Namespace) -> None:
         Path(asked.answer).write_text(json.dumps({"rows": told}))
 
 
-def _join():
+def _join(asked: argparse.Namespace):
     from fedminimax import distributed
 
-    place = distributed.join()
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[place.process % len(cores)]})
-    return place
+    if asked.pinned:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    return distributed.join()
 
 
 def _sent() -> int:

@@ -3,7 +3,7 @@
     python benchmarks/mesh.py speed && python benchmarks/mesh.py reduce
     python benchmarks/mesh_model.py        # prints the table of docs/many_machines.md, and draws docs/mesh_cost.png
 
-A round on P processes takes T_1 E[M] / S + e (2 (P - 1) a + 2 (P - 1) / P b / w): T_1 on one process, M the clients of a cohort
+A round on P processes takes T_1 E[M] / S + e (2 (P - 1) a + 2 (P - 1) / P b / w): T_1 on one core, M the clients of a cohort
 of S that the busiest process has (blocks alike, drawn at random), e exchanges with b bytes each, and a ring's reduction with
 latency a and bandwidth w. a and w are fitted to the reductions measured between two processes of this machine; for a cluster
 they are parameters (--latency, --bandwidth).
@@ -57,7 +57,7 @@ def busiest(cohort: int, processes: int, draws: int = 400) -> float:
 
 def seconds(measured: dict, cohort: int, scale: float, processes: int, link: Link) -> float:
     """Return what a round takes: ``scale`` times the clients that were measured."""
-    one = measured["ms"]["1"] / 1000 * scale
+    one = measured["ms"]["1 pinned"] / 1000 * scale
     exchanges, size = measured["2"]["exchanges"], measured["2"]["packed"] / measured["2"]["exchanges"]
     return one * busiest(cohort, processes) + exchanges * link.reduction(processes, size)
 

@@ -23,6 +23,7 @@ _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "NPROC": "1",  # XLA's threads for products, which wait for each other where processes share the cores
 }
 _FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 _MESH = "mesh"
