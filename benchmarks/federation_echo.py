@@ -72,7 +72,7 @@ class EchoMain(Controller):
         ours = lambda blob: transport.ask(dict.fromkeys(self.sites, blob), 60.0).replies
         found = []
         for count in self.floats:
-            blob, times = np.random.default_rng(0).random(count).tobytes(), {"floor": [], "ours": []}
+            blob, times = np.random.default_rng(0).random(count, np.float32).tobytes(), {"floor": [], "ours": []}
             for _ in range(self.repeats):  # in turns, so that both have the same machine
                 for name, call in (("floor", floor), ("ours", ours)):
                     begun = time.perf_counter()

@@ -3,10 +3,11 @@
     python benchmarks/mesh.py speed && python benchmarks/mesh.py reduce
     python benchmarks/mesh_model.py        # prints the table of docs/many_machines.md, and draws docs/mesh_cost.png
 
-A round on P processes takes T_1 E[M] / S + e (2 (P - 1) a + 2 (P - 1) / P b / w): T_1 on one core, M the clients of a cohort
-of S that the busiest process has (blocks alike, drawn at random), e exchanges with b bytes each, and a ring's reduction with
-latency a and bandwidth w. a and w are fitted to the reductions measured between two processes of this machine; for a cluster
-they are parameters (--latency, --bandwidth).
+A round on P processes takes T_1 E[M] / S + e (c + 2 (P - 1) a + 2 (P - 1) / P b / w): T_1 on one core, M the clients of a
+cohort of S that the busiest process has (blocks alike, drawn at random), e exchanges with b bytes each, and a ring's reduction
+with latency a and bandwidth w, after c that it takes a process to go on which has waited. a and w are fitted to reductions one
+after the other between two processes of this machine, c to the rounds of workload A beyond them. For a cluster a and w are
+parameters (--latency, --bandwidth); c stays.
 """
 
 from __future__ import annotations
@@ -28,23 +29,28 @@ MANY = 10_000
 
 
 class Link(NamedTuple):
-    """Seconds a message takes to arrive, and bytes a second."""
+    """Seconds a message takes to arrive, bytes a second, and seconds until a process that has waited goes on."""
 
     latency: float
     bandwidth: float
+    wake: float
 
     def reduction(self, processes: int, size: float) -> float:
         """Return the seconds of a ring's reduction of so many bytes."""
-        return 2 * (processes - 1) * self.latency + 2 * (processes - 1) / processes * size / self.bandwidth
+        if processes == 1:
+            return 0.0
+        return self.wake + 2 * (processes - 1) * self.latency + 2 * (processes - 1) / processes * size / self.bandwidth
 
 
-def fitted() -> Link:
-    """Return what fits the measured reductions of two processes, in relative terms."""
+def fitted(found: dict) -> Link:
+    """Return what fits the measured reductions of two processes, in relative terms, and the rounds of workload A."""
     measured = json.loads((HERE / "results" / "mesh_reduce.json").read_text())["2"]
-    sizes, seconds = np.array([float(size) for size in measured]), np.array(list(measured.values()))
+    sizes, taken = np.array([float(size) for size in measured]), np.array(list(measured.values()))
     terms = np.stack([np.full_like(sizes, 2.0), sizes], 1)  # 2 a + b / w
-    latency, per_byte = np.linalg.lstsq(terms / seconds[:, None], np.ones_like(seconds), rcond=None)[0]
-    return Link(float(max(latency, 0.0)), float(1 / per_byte))
+    latency, per_byte = np.linalg.lstsq(terms / taken[:, None], np.ones_like(taken), rcond=None)[0]
+    bare = Link(float(max(latency, 0.0)), float(1 / per_byte), 0.0)
+    beyond = found["A"]["ms"]["2"] / 1000 - seconds(found["A"], WORKLOADS["A"].cohort, 1.0, 2, bare)
+    return bare._replace(wake=max(0.0, beyond / found["A"]["2"]["exchanges"]))
 
 
 def busiest(cohort: int, processes: int, draws: int = 400) -> float:
@@ -62,6 +68,10 @@ def seconds(measured: dict, cohort: int, scale: float, processes: int, link: Lin
     return one * busiest(cohort, processes) + exchanges * link.reduction(processes, size)
 
 
+def _short(gain: float) -> str:
+    return f"{gain:.0f}" if gain >= 10 else f"{gain:.2g}"
+
+
 def main() -> None:
     """Print the table and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,8 +81,14 @@ def main() -> None:
     from matplotlib.figure import Figure
 
     found = json.loads((HERE / "results" / "mesh_speed.json").read_text())
-    here, there = fitted(), Link(asked.latency, asked.bandwidth)
-    print(f"This machine: latency {1e6 * here.latency:.0f} us, {here.bandwidth / 1e9:.2f} GB/s")
+    here = fitted(found)
+    there = Link(asked.latency, asked.bandwidth, here.wake)
+    print(
+        f"This machine: latency {1e6 * here.latency:.0f} us, {here.bandwidth / 1e9:.2f} GB/s, waking {1e6 * here.wake:.0f} us"
+    )
+    for name, measured in found.items():
+        model = 1000 * seconds(measured, WORKLOADS[name].cohort, 1.0, 2, here)
+        print(f"{name} on 2 processes of it: {model:.3g} ms by the model, {measured['ms']['2']:.3g} measured")
     axes = Figure(figsize=(9.2, 3.6), layout="constrained").subplots(1, 2, sharey=True)
     print("| cohort | workload | " + " | ".join(f"{count:,}" for count in COUNTS) + " |\n|---|---|" + "---:|" * len(COUNTS))
     for ax, own in zip(axes, (True, False), strict=True):
@@ -82,7 +98,7 @@ def main() -> None:
             times = [seconds(measured, cohort, scale, count, there) for count in COUNTS]
             gains = [times[0] / time for time in times]
             ax.loglog(COUNTS, gains, "o-", label=name, markersize=3)
-            print(f"| {cohort:,} | {name} | " + " | ".join(f"{gain:.2g}" for gain in gains) + " |")
+            print(f"| {cohort:,} | {name} | " + " | ".join(f"{_short(gain)}" for gain in gains) + " |")
         ax.loglog(COUNTS, COUNTS, color="0.8", zorder=0)
         ax.set(xlabel="processes", title="the workloads' own cohorts" if own else f"cohorts of {MANY:,} clients")
         ax.set_ylim(0.01, 1500)

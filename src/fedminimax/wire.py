@@ -19,6 +19,8 @@ import numpy as np
 from fedminimax.errors import InputError
 from fedminimax.players import Point, Tree
 
+Bytes = bytes | memoryview
+"""What a message comes as: where it is large, the place that it was read into."""
 _MAGIC = b"FMX1"
 _T = TypeVar("_T")
 _MESSAGES: dict[str, Any] = {}
@@ -69,7 +71,7 @@ def put_together(description: Any, arrays: Sequence[np.ndarray]) -> Tree:
         raise InputError(f"The description does not fit its arrays ({error}).") from error
 
 
-def decode(data: bytes) -> Tree:
+def decode(data: Bytes) -> Tree:
     """Return the tree that :func:`encode` wrote. Arrays come back as NumPy arrays."""
     if data[:4] != _MAGIC:
         raise InputError("These bytes are not a fedminimax message or file.")
@@ -78,7 +80,7 @@ def decode(data: bytes) -> Tree:
         raise InputError("The fedminimax message or file is damaged or cut short (its header is not all there).")
     reader = _Reader(memoryview(data), 12 + header)
     try:
-        tree = _rebuild(json.loads(data[12 : 12 + header]), reader.read)
+        tree = _rebuild(json.loads(bytes(data[12 : 12 + header])), reader.read)
     except InputError:
         raise
     except _DAMAGE as error:

@@ -29,7 +29,7 @@ class Moody:
 
     def handle(self, request):
         reply = self.worker.handle(request)
-        if b'"letters"' not in request:
+        if b'"letters"' not in bytes(request):
             return reply
         before, self.earlier = self.earlier, reply
         if not self.mood.exists():

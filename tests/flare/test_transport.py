@@ -145,7 +145,7 @@ def settled(answer):
 
 
 def test_bytes_go_to_the_worker_and_back():
-    site = site_of(lambda payload, timeout: payload + str(timeout).encode())
+    site = site_of(lambda payload, timeout: bytes(payload) + str(timeout).encode())
     reply = settled(site._ask(request(memoryview(b"x"), timeout=2.5)))
     assert reply.payload == b"x2.5"
     assert reply.get_header(labels.FAILURE) is None

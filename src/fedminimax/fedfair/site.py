@@ -95,7 +95,7 @@ class FairSite:
         self._problems: dict[str | None, RobustProblem] = {}
         self._last: tuple[bytes, bytes] | None = None
 
-    def handle(self, request: bytes) -> bytes:
+    def handle(self, request: wire.Bytes) -> bytes:
         """Do what a request asks, and return the reply."""
         id = None
         try:

@@ -45,7 +45,7 @@ class Site(FLComponent):
         super().__init__()
         self.folder, self.worker = folder, worker
         self._worker: Resident | None = None
-        self._awake: Future[bytes] = Future()
+        self._awake: Future[memoryview] = Future()
         self._latest: Future[Any] | None = None
         self._study, self._trouble = "", ""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="fedminimax")
@@ -127,7 +127,7 @@ class Site(FLComponent):
         assert self._worker is not None
         try:
             seconds = float(request.get_header(labels.TIMEOUT))
-            reply = self._worker.ask(bytes(request.payload), seconds)
+            reply = self._worker.ask(memoryview(request.payload), seconds)
         except Failed as failed:
             if failed.failure.kind == TIMEOUT and self._awake.done():
                 self._wake()

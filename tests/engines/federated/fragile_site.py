@@ -17,7 +17,7 @@ class Fragile:
 
     def handle(self, request):
         reply = self._worker.handle(request)
-        if b'"letters"' in request and self._trigger.exists():
+        if b'"letters"' in bytes(request) and self._trigger.exists():
             self._trigger.unlink()
             os.kill(os.getpid(), 9)  # what it has computed is on disk, and its reply is lost
         return reply

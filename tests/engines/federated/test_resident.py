@@ -29,14 +29,14 @@ class Echo:
         if request == b"die":
             import os; os.kill(os.getpid(), 9)
         time.sleep(30 if request == b"hang" else 0)
-        return request[::-1]
+        return bytes(request)[::-1]
 serve(sys.argv[1], Echo(), most=1000)
 """
 
 
 class Echo:
     def handle(self, request):
-        return request[::-1]
+        return bytes(request)[::-1]
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+from fedminimax import wire
 from fedminimax.engines.federated.transport import GONE, TIMEOUT, Answers, Failure
 
 
 class Handler(Protocol):
     """Whatever answers requests, such as a :class:`~fedminimax.engines.federated.worker.Worker`."""
 
-    def handle(self, request: bytes) -> bytes:
+    def handle(self, request: wire.Bytes) -> bytes:
         """Return the reply to a request."""
 
 

@@ -22,9 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+import numpy as np
+
 from fedminimax.engines.federated.inprocess import Handler
 from fedminimax.engines.federated.transport import GONE, MALFORMED, REFUSED, TIMEOUT, Answers, Failure
 from fedminimax.errors import InputError
+from fedminimax.wire import Bytes
 
 MOST_BYTES = 2**31
 """The longest message."""
@@ -52,13 +55,13 @@ class Failed(Exception):
 # -- frames --------------------------------------------------------------------------------------------------------------
 
 
-def send(connection: socket.socket, message: bytes) -> None:
+def send(connection: socket.socket, message: Bytes) -> None:
     """Send a message with its length before it."""
     connection.sendall(len(message).to_bytes(_HEAD, "little"))
     connection.sendall(message)
 
 
-def receive(connection: socket.socket, most: int = MOST_BYTES) -> bytes | None:
+def receive(connection: socket.socket, most: int = MOST_BYTES) -> memoryview | None:
     """Return the next message; None: the other side has closed. What is longer than ``most`` is an error."""
     head = _exactly(connection, _HEAD)
     if head is None:
@@ -69,16 +72,16 @@ def receive(connection: socket.socket, most: int = MOST_BYTES) -> bytes | None:
     return _exactly(connection, length)
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes | None:
-    """Return so many bytes, read as they come: a length that is told costs no memory before its bytes are there."""
-    parts, left = [], length
-    while left:
-        part = connection.recv(min(left, 2**20))
-        if not part:
+def _exactly(connection: socket.socket, length: int) -> memoryview | None:
+    """Return so many bytes, read into their place: the system gives it memory as the bytes come, not as they are told."""
+    room = np.empty(length, np.uint8).data
+    at = 0
+    while at < length:
+        count = connection.recv_into(room[at:])
+        if not count:
             return None
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+        at += count
+    return room.toreadonly()
 
 
 @contextlib.contextmanager
@@ -176,7 +179,7 @@ class Resident:
         """The process's number; None: there is none."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
-    def ask(self, request: bytes, timeout: float) -> bytes:
+    def ask(self, request: Bytes, timeout: float) -> memoryview:
         """Return the reply to a request, or raise :class:`Failed`."""
         until = time.monotonic() + timeout
         if not self._one_at_a_time.acquire(timeout=timeout):
@@ -188,7 +191,7 @@ class Resident:
         self._pause, self._unanswered_since = 0.0, None
         return reply
 
-    def _ask(self, request: bytes, until: float) -> bytes:
+    def _ask(self, request: Bytes, until: float) -> memoryview:
         connection = self._connected(until)
         try:
             with connection:
@@ -296,7 +299,7 @@ class Processes:
             elif error is not None:
                 answers.failures[site] = Failure(REFUSED, f"it could not be asked ({type(error).__name__})")
             else:
-                answers.replies[site] = future.result()
+                answers.replies[site] = bytes(future.result())
         return answers
 
     def close(self) -> None:

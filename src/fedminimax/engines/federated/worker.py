@@ -120,7 +120,7 @@ class Worker:
         self._node: Node | None = None
         self._bindings: dict[Whose, tuple[Problem, ClientData]] = {}
 
-    def handle(self, request: bytes) -> bytes:
+    def handle(self, request: wire.Bytes) -> bytes:
         """Do what a request asks, and return the reply."""
         id = None
         try:
@@ -182,7 +182,7 @@ class Worker:
             contribution.check_open(part.each if hidden else part, self._secure)
         return found
 
-    def _in_secret(self, ask: dict[str, Any], request: bytes) -> bytes:
+    def _in_secret(self, ask: dict[str, Any], request: wire.Bytes) -> bytes:
         if self._desk is None:
             raise Malformed("this site was started without secure sums")
         return self._desk.answer(ask, request, self._contribution)

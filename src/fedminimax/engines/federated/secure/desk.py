@@ -46,7 +46,7 @@ class Desk:
         self._given: Given | None = None
         self._last = ""  # the exchange whose sum was opened last
 
-    def answer(self, message: dict[str, Any], request: bytes, work: Work) -> bytes:
+    def answer(self, message: dict[str, Any], request: wire.Bytes, work: Work) -> bytes:
         """Return the reply to a request of a secure sum.
 
         Args:
