@@ -221,6 +221,7 @@ def conform(asked: argparse.Namespace) -> None:
     jax.config.update("jax_enable_x64", True)
     import fedminimax as fm
     from fedminimax import problems
+    from fedminimax.engines.mesh import OwnStates
     from fedminimax.network import Network
     from fedminimax.problems import RobustProblem
     from fedminimax.testing.contract import close, same_costs
@@ -248,7 +249,8 @@ def conform(asked: argparse.Namespace) -> None:
             try:
                 close(there.state, here.state, 1e-10)
                 if (own := there.client_states) is not None:
-                    close(own.rows, jax.tree.map(lambda a, last=own.last: a[:last], here.client_states), 1e-10)
+                    rows, last = (own.rows, own.last) if isinstance(own, OwnStates) else (own, None)  # one process has all
+                    close(rows, jax.tree.map(lambda a, last=last: a[:last], here.client_states), 1e-10)
                 same_costs(there, here)
                 told.append(f"{name}: equal to 1e-10")
             except AssertionError as error:
