@@ -53,7 +53,12 @@ def encode(tree: Tree) -> bytes:
     """Return a tree as bytes."""
     description, arrays = take_apart(tree)
     header = json.dumps(description).encode()
-    return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)])
+    return b"".join([_MAGIC, len(header).to_bytes(8, "little"), header, *(_raw(array) for array in arrays)])
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    """Return the bytes of an array where they are, of any kind of numbers: NumPy has no buffers of JAX's own kinds."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def take_apart(tree: Tree) -> tuple[Any, list[np.ndarray]]:

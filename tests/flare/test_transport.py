@@ -2,9 +2,11 @@
 
 import threading
 import time
+import weakref
 from concurrent.futures import wait
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
@@ -16,6 +18,7 @@ from fedminimax.engines.federated.resident import Failed
 from fedminimax.engines.federated.transport import Failure
 from fedminimax.flare import labels
 from fedminimax.flare.agreement import Agreement
+from fedminimax.flare.payload import taken
 from fedminimax.flare.site import Site
 from fedminimax.flare.transport import FlareTransport
 
@@ -60,6 +63,44 @@ def test_one_group_call_with_what_each_site_said():
         "b": "timeout", "c": "gone", "d": "malformed", "e": "error", "f": "malformed", "g": "refused", "h": "error"
     }  # fmt: skip
     assert "row 7" not in str(answers.failures)
+
+
+def received(contents):
+    """A message with bytes as FLARE hands them out, and a way to see whether anybody still holds them."""
+
+    class Watched(bytearray):  # of which there are weak references
+        pass
+
+    room = Watched(contents)
+    return ok(memoryview(room)), weakref.ref(room)
+
+
+def test_flare_which_keeps_what_it_received_for_a_minute_keeps_no_bytes_of_it():
+    said, held = received(b"a large reply")
+    transport = FlareTransport(Cell(lambda *_: said), ["a"])
+    reply = transport.ask({"a": b"?"}, 5.0).replies["a"]
+    assert reply == b"a large reply"
+    assert reply.obj is held()  # and it was not copied
+    del reply
+    assert held() is None
+
+    asked, held = received(b"a large request")
+    asked.headers.update(request().headers)
+    site = site_of(lambda payload, timeout: bytes(payload))
+    assert settled(site._ask(asked)).payload == b"a large request"
+    until = time.monotonic() + 10
+    while held() is not None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert held() is None
+    assert site._latest is None  # which would hold the reply until the next
+
+
+def test_a_view_of_a_part_is_copied_and_others_keep_theirs():
+    whole = bytearray(b"before, after")
+    part = memoryview(whole)[8:]
+    assert taken(ok(part)) == b"after"
+    assert part == b"after"
+    assert taken(ok(memoryview(np.arange(2, dtype=np.uint8)))) == bytes([0, 1])
 
 
 def test_all_are_asked_at_once_and_nobody_is_waited_for_longer():

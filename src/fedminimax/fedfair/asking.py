@@ -154,7 +154,7 @@ def reason(why: Failure | Trouble) -> str:
     return str(why) if isinstance(why, Trouble) else why.text or why.kind
 
 
-def _told(reply: bytes, id: str) -> Any:
+def _told(reply: wire.Bytes, id: str) -> Any:
     told = messages.read(reply, id, "told", _MOST)["told"]
     if isinstance(told, dict) and "trouble" in told:
         code, column = told["trouble"], told.get("column", "")

@@ -19,6 +19,7 @@ from fedminimax.engines.federated.transport import ERROR, GONE, REFUSED, TIMEOUT
 from fedminimax.errors import InputError
 from fedminimax.flare import labels
 from fedminimax.flare.agreement import SITE_FILE, SiteFile
+from fedminimax.flare.payload import taken
 
 _MOST_WAITING = 4
 """Requests that may wait for the worker at once: the server asks for one, and again for one whose reply was lost."""
@@ -92,9 +93,14 @@ class Site(FLComponent):
         if not self._waiting.acquire(blocking=False):
             return _failure(REFUSED, "the site is busy with earlier requests")
         answer: Future[Any] = self._pool.submit(self._answer, request)
-        answer.add_done_callback(lambda _: self._waiting.release())
         self._latest = answer
+        answer.add_done_callback(self._answered)
         return answer
+
+    def _answered(self, answer: Future[Any]) -> None:
+        self._waiting.release()
+        if self._latest is answer:  # which has the reply in it, perhaps a large one
+            self._latest = None
 
     def _hello(self, request: Any) -> Any:
         refusal = self._refusal(request)
@@ -127,7 +133,7 @@ class Site(FLComponent):
         assert self._worker is not None
         try:
             seconds = float(request.get_header(labels.TIMEOUT))
-            reply = self._worker.ask(memoryview(request.payload), seconds)
+            reply = self._worker.ask(taken(request), seconds)
         except Failed as failed:
             if failed.failure.kind == TIMEOUT and self._awake.done():
                 self._wake()

@@ -13,6 +13,8 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from fedminimax.engines.federated.transport import ERROR, GONE, MALFORMED, REFUSED, TIMEOUT, Answers, Failure
 from fedminimax.flare import labels
+from fedminimax.flare.payload import taken
+from fedminimax.wire import Bytes
 
 _KINDS = {
     ReturnCode.TIMEOUT: TIMEOUT,
@@ -61,7 +63,7 @@ class FlareTransport:
         cut, until = Signal(), time.monotonic() + timeout
         calls = {site: self._pool.submit(self._call, site, request, until, cut) for site, request in requests.items()}
         outcomes = self._outcomes(calls, until, cut)
-        replies = {site: out for site, out in outcomes.items() if isinstance(out, bytes)}
+        replies = {site: out for site, out in outcomes.items() if not isinstance(out, Failure)}
         failures = {site: out for site, out in outcomes.items() if isinstance(out, Failure)}
         self._failed = (self._failed - set(replies)) | set(failures)
         return Answers(replies, failures)
@@ -77,9 +79,9 @@ class FlareTransport:
         """Make no more calls. The sites stay as they are."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _outcomes(self, calls: Mapping[str, Future[bytes | Failure]], until: float, cut: Signal) -> dict[str, bytes | Failure]:
+    def _outcomes(self, calls: Mapping[str, Future[Bytes | Failure]], until: float, cut: Signal) -> dict[str, Bytes | Failure]:
         """Wait for calls, and return what came of them; once the job is aborted, nobody is waited for longer than a moment."""
-        left: Collection[Future[bytes | Failure]] = calls.values()
+        left: Collection[Future[Bytes | Failure]] = calls.values()
         while left and (now := time.monotonic()) < until:
             if self._abort is not None and self._abort.triggered:
                 until = min(until, now + self._patience)
@@ -87,7 +89,7 @@ class FlareTransport:
         cut.trigger(True)
         return {site: _outcome(call) for site, call in calls.items()}
 
-    def _call(self, site: str, request: bytes, until: float, cut: Signal) -> bytes | Failure:
+    def _call(self, site: str, request: bytes, until: float, cut: Signal) -> Bytes | Failure:
         if site in self._failed:
             now = time.monotonic()
             # Not all of the time that there is, so that it is known whose silence ended it.
@@ -96,7 +98,7 @@ class FlareTransport:
                 return Failure(GONE, there.text) if there.kind == TIMEOUT else there
         return self._send(site, labels.ASK, request, until, cut)
 
-    def _send(self, site: str, topic: str, payload: bytes, until: float, cut: Signal) -> bytes | Failure:
+    def _send(self, site: str, topic: str, payload: bytes, until: float, cut: Signal) -> Bytes | Failure:
         left = max(until - time.monotonic(), 1e-3)
         headers = {labels.TIMEOUT: left, labels.STUDY: self._study}
         reply = self._cell.send_request(
@@ -111,7 +113,7 @@ class FlareTransport:
         return _read(reply)
 
 
-def _read(reply: Any) -> bytes | Failure:
+def _read(reply: Any) -> Bytes | Failure:
     """Return what a reply of FLARE's holds, or why it holds nothing."""
     code = reply.get_header(MessageHeaderKey.RETURN_CODE)
     if code != ReturnCode.OK:
@@ -122,10 +124,10 @@ def _read(reply: Any) -> bytes | Failure:
         return Failure(kind if kind in _SAID else MALFORMED, str(reply.get_header(labels.TEXT) or "")[:200])
     if not isinstance(reply.payload, bytes | bytearray | memoryview):
         return Failure(MALFORMED, "the reply is no bytes")
-    return bytes(reply.payload)
+    return taken(reply)
 
 
-def _outcome(call: Future[bytes | Failure]) -> bytes | Failure:
+def _outcome(call: Future[Bytes | Failure]) -> Bytes | Failure:
     """Return what came of a call so far."""
     if not call.done():
         call.cancel()

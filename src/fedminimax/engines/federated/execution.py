@@ -171,7 +171,7 @@ class FederatedExecution(MessageExecution):
         if self.collector is not None and not measures.are_open(expected[self.sites.names[0]], self.collector.secure):
             return [*measures.summed_parts(self.collector, id, by_site, expected)]
 
-        def read(site: str, reply: bytes) -> Tree:
+        def read(site: str, reply: wire.Bytes) -> Tree:
             message = messages.read(reply, id, "parts", messages.room(expected[site]))
             return messages.like(message["parts"], expected[site], "a part of a metric")
 
@@ -267,7 +267,7 @@ class FederatedRound(MessageRound):
         }
 
     def _read(
-        self, site: str, reply: bytes, id: str, count: int, expected: Reply[Tree], guard: Guard
+        self, site: str, reply: wire.Bytes, id: str, count: int, expected: Reply[Tree], guard: Guard
     ) -> tuple[str, list[Heard]]:
         """Return the name of a site's state after an exchange, and its replies, one for each of its places."""
         like = Heard(expected.value, _WORK)._asdict()

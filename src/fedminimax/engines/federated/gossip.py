@@ -190,7 +190,7 @@ class GossipExecution(Execution):
         """Ask every site for its public key of this run, which its neighbours will be told."""
         id = f"{self.session}/keys"
 
-        def read(site: str, reply: bytes) -> Any:
+        def read(site: str, reply: wire.Bytes) -> Any:
             key: Any = messages.read(reply, id, KEYS, _MOST_KEY)[KEYS]
             if not is_key(key) or key.number != self.whose[site].number:
                 raise Refused(Failure(MALFORMED, "a key that is not its own"))
@@ -206,7 +206,7 @@ class GossipExecution(Execution):
         group, names = self.sites.group, self.sites.names
         return group.ask(names, make, read, len(names), self.sites.hello, halted=_missing)
 
-    def _read(self, site: str, reply: bytes, id: str) -> Heard:
+    def _read(self, site: str, reply: wire.Bytes, id: str) -> Heard:
         floats = max([sum(m.up.values()) for m in self.messages if m.function == MIX], default=0)
         most = _SLACK + len(self._neighbours[site]) * (_SLACK + _PER_NUMBER * floats)
         message = messages.read(reply, id, GOSSIP, most)

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from fedminimax.engines.execution import Halted
 from fedminimax.engines.federated.messages import Refused
 from fedminimax.engines.federated.transport import GONE, MALFORMED, TIMEOUT, Failure, Transport
+from fedminimax.wire import Bytes
 
 ANSWERED, BACK = "answered", "back"
 _MOST_CALLS = 32
@@ -95,7 +96,7 @@ class Group:
         self,
         sites: Collection[str],
         make: Callable[[str], bytes],
-        read: Callable[[str, bytes], T],
+        read: Callable[[str, Bytes], T],
         least: int,
         hello: Hello | None = None,
         failures: dict[str, Failure] | None = None,
@@ -140,7 +141,7 @@ class Group:
         self,
         sites: Collection[str],
         make: Callable[[str], bytes],
-        read: Callable[[str, bytes], T],
+        read: Callable[[str, Bytes], T],
         failures: dict[str, Failure],
     ) -> dict[str, T]:
         if not sites:

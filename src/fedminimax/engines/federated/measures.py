@@ -65,7 +65,7 @@ class Measures:
         asked = {name: {"metric": parts.describe(metric, _not_here), "weight": weight} for name, metric in metrics.items()}
         expected = {site: self._expected(metrics, asked, k) for k, site in enumerate(self._sites.names)}
 
-        def read(site: str, reply: bytes) -> Tree:
+        def read(site: str, reply: wire.Bytes) -> Tree:
             message = messages.read(reply, id, MEASURES, messages.room(expected[site]))
             return messages.like(message[MEASURES], expected[site], "a part of a metric")
 

@@ -209,7 +209,7 @@ def failed(id: str | None, kind: str, error: str = "", whom: Collection[int] = (
     return wire.encode({"id": id, "failed": {"kind": kind, "type": error[:64], **about}})
 
 
-def read(reply: bytes, id: str, field: str, most: int) -> Any:
+def read(reply: wire.Bytes, id: str, field: str, most: int) -> Any:
     """Return what a reply holds in a field, or raise :class:`Refused`.
 
     Args:

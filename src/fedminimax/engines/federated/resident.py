@@ -299,7 +299,7 @@ class Processes:
             elif error is not None:
                 answers.failures[site] = Failure(REFUSED, f"it could not be asked ({type(error).__name__})")
             else:
-                answers.replies[site] = bytes(future.result())
+                answers.replies[site] = future.result()
         return answers
 
     def close(self) -> None:

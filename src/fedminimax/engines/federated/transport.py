@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from fedminimax.wire import Bytes
+
 TIMEOUT, GONE, REFUSED, ERROR, MALFORMED = "timeout", "gone", "refused", "error", "malformed"
 
 
@@ -28,7 +30,7 @@ class Failure(NamedTuple):
 class Answers(NamedTuple):
     """What a group call brought: of each site that was asked, either a reply or the reason why there is none."""
 
-    replies: dict[str, bytes]
+    replies: dict[str, Bytes]
     failures: dict[str, Failure]
 
 

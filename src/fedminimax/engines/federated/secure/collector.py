@@ -175,7 +175,7 @@ class _Attempt:
         id, collector, accusers = f"{self._name}/{step}", self._collector, dict[str, list[str]]()
         room = self._wanted.room if step == INPUT else _ROOM + 1024 * len(self._wanted.sites)
 
-        def checked(site: str, reply: bytes) -> _T:
+        def checked(site: str, reply: wire.Bytes) -> _T:
             try:
                 return read(site, messages.read(reply, id, step, room))
             except Malformed as malformed:
