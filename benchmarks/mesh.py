@@ -14,11 +14,19 @@ import argparse
 import functools
 import json
 import os
+import resource
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedminimax.distributed import Place
+    from workloads import Workload
 
 HERE = Path(__file__).parent
 ALONE = "1 pinned"
@@ -50,7 +58,12 @@ def main() -> None:
     for (count, pinned), rows in [each for _ in range(turns) for each in zip(ways, answers.values(), strict=True)]:
         rows.append(_launched(count, pinned))
     found = {"conform": _conformed, "speed": _sped, "memory": _grown, "reduce": _reduced}[asked.what](answers, asked)
-    (HERE / "results" / f"mesh_{asked.what}.json").write_text(json.dumps(found, indent=1) + "\n")
+    kept = HERE / "results" / f"mesh_{asked.what}.json"
+    if asked.rows:
+        return  # a few rows are no result
+    if asked.what == "conform" and kept.exists():  # one number of processes at a time will do
+        found = json.loads(kept.read_text()) | {str(count): rows for count, rows in found.items()}
+    kept.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _conformed(answers: dict, asked: argparse.Namespace) -> dict:
@@ -69,10 +82,13 @@ def _grown(answers: dict, asked: argparse.Namespace) -> dict:
 
 
 def _reduced(answers: dict, asked: argparse.Namespace) -> dict:
+    print("| processes | bytes | pairs | ring | ratio | waits in pairs | in a ring |\n|" + "---:|" * 7)
     for count, rows in answers.items():
-        for size, seconds in rows[0]["seconds"].items():
-            print(f"{count} processes, {int(size):,} bytes: {1e6 * seconds:.0f} us")
-    return {count: rows[0]["seconds"] for count, rows in answers.items()}
+        for size, (pairs, few) in rows[0]["pairs"].items():
+            ring, many = rows[0]["ring"][size]
+            times = f"{1e6 * pairs:.0f} | {1e6 * ring:.0f} | {pairs / ring:.2f}"
+            print(f"| {count} | {int(size):,} | {times} | {few:.1f} | {many:.1f} |")
+    return {count: rows[0] for count, rows in answers.items()}
 
 
 def _launched(count: int, pinned: bool) -> dict:
@@ -87,59 +103,87 @@ def _launched(count: int, pinned: bool) -> dict:
 
 
 def _sped(answers: dict, asked: argparse.Namespace) -> dict:
-    found = {}
+    found, times = {}, lambda rows, name, of: statistics.median(t for row in rows for t in row[name][of])
     for name in asked.workloads:
-        seconds = {count: statistics.median(t for row in rows for t in row[name]["seconds"]) for count, rows in answers.items()}
-        found[name] = {"ms": {count: 1000 * t for count, t in seconds.items()}}
+        seconds = {count: times(rows, name, "seconds") for count, rows in answers.items()}
+        bare = {count: times(rows, name, "bare") for count, rows in answers.items()}
+        found[name] = {"ms": _thousands(seconds), "bare ms": _thousands(bare)}
         for count in [count for count in answers if count not in (1, ALONE)]:
             many, ring = answers[count][0][name], 2 * (count - 1) / count
             sent = many["wire"] / count
-            ratios = {
+            found[name][count] = {
                 "ratio": seconds[count] / seconds[1],
                 "to pinned": seconds[count] / seconds[ALONE],
+                "bound": seconds[ALONE] / count / seconds[1],  # no communication, and cohorts that halve
+                "to bare": seconds[count] / bare[count],
+                "bare ratio": bare[count] / bare[1],
                 "sent/packed": sent / (ring * many["packed"]),
+                "sent/reply": sent / (ring * many["reply"]),
+                "packed": many["packed"],
+                "exchanges": many["exchanges"],
             }
-            ratios["sent/reply"] = sent / (ring * many["reply"])
-            found[name][count] = {**ratios, "packed": many["packed"], "exchanges": many["exchanges"]}
-            print(
-                f"{name}: {1000 * seconds[1]:.2f} ms a round on 1 process, {1000 * seconds[ALONE]:.2f} kept on a core, "
-                f"{1000 * seconds[count]:.2f} on {count}: ratios {ratios['ratio']:.2f} and {ratios['to pinned']:.2f}"
-            )
-            print(
-                f"   a process sent {sent:.0f} bytes a round: {ratios['sent/packed']:.3f} of {ring:.2f} x packed, "
-                f"{ratios['sent/reply']:.3f} of {ring:.2f} x the reply"
-            )
+    _table(found)
     return found
 
 
+def _thousands(seconds: dict) -> dict:
+    return {count: 1000 * t for count, t in seconds.items()}
+
+
+def _table(found: dict) -> None:
+    """Print the table of README.md."""
+    print("| | one process | on a core | two processes | ratio | bound | to a core | bare | to bare | bare ratio | bytes |")
+    print("|---|" + "---:|" * 10)
+    for name, row in found.items():
+        for count in [count for count in row if isinstance(count, int)]:
+            ms, many = row["ms"], row[count]
+            times = [f"{t:.3g}" for t in (ms[1], ms[ALONE], ms[count])]
+            ratios = [f"{many[key]:.2f}" for key in ("ratio", "bound", "to pinned")]
+            bare = [f"{row['bare ms'][count]:.3g}", f"{many['to bare']:.2f}", f"{many['bare ratio']:.2f}"]
+            print("| " + " | ".join([name, *times, *ratios, *bare, f"{many['sent/reply']:.3f}"]) + " |")
+
+
 def reduce(asked: argparse.Namespace) -> None:
-    """Time one reduction over all processes, in a loop within a program, by its size."""
+    """Time one reduction over all processes, in a loop within a program, by its size: in pairs as a run has it, and JAX's own.
+
+    Beside the seconds: how often a thread of process 0 waited for one, which a busy machine does not change.
+    """
     place = _join(asked)
     import jax
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec
 
     from fedminimax.engines.layout import AXIS
+    from fedminimax.engines.mesh.packing import added
     from fedminimax.engines.mesh.placement import device_mesh, everywhere
 
-    mesh, out = device_mesh(1), {}
-    for floats in (2**4, 2**10, 2**14, 2**17, 2**20, 2**22):
-        turns = max(4, min(400, 2**24 // floats))
-        one = lambda x, turns=turns: jax.lax.fori_loop(0, turns, lambda _, x: jax.lax.psum(x, AXIS) * 0.5, x)
-        go = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False))
-        x = everywhere(jnp.ones(floats, jnp.float32), mesh)
-        times = []
-        for _ in range(asked.repetitions + 1):
-            begun = time.perf_counter()
-            jax.block_until_ready(go(x))
-            times.append((time.perf_counter() - begun) / turns)
-        out[4 * floats] = statistics.median(times[1:])
+    mesh, out = device_mesh(1), {"pairs": {}, "ring": {}}
+    for floats in (2**4, 2**10, 2**13, 2**14, 2**17, 2**20, 2**22):
+        turns = max(4, min(400, 2**22 // floats))
+        x, programs = everywhere(jnp.ones(floats, jnp.float32), mesh), {}
+        for way, add in (("pairs", added), ("ring", jax.lax.psum)):
+            one = lambda x, turns=turns, add=add: jax.lax.fori_loop(0, turns, lambda _, x: add(x, AXIS) / place.processes, x)
+            programs[way] = jax.jit(
+                jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+            )
+            jax.block_until_ready(programs[way](x))
+        found = {way: [] for way in programs}
+        for way in list(programs) * asked.repetitions:
+            begun, waits = time.perf_counter(), _waits()
+            jax.block_until_ready(programs[way](x))
+            found[way].append(((time.perf_counter() - begun) / turns, (_waits() - waits) / turns))
+        for way, rows in found.items():
+            out[way][4 * floats] = [statistics.median(column) for column in zip(*rows, strict=True)]
     if place.leads:
-        Path(asked.answer).write_text(json.dumps({"seconds": out}))
+        Path(asked.answer).write_text(json.dumps(out))
+
+
+def _waits() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 def speed(asked: argparse.Namespace) -> None:
-    """Time blocks of rounds, and count what goes through the loopback interface meanwhile."""
+    """Time blocks of rounds, in turn with the bare loop's, and count what goes through the loopback interface meanwhile."""
     place = _join(asked)
     import jax
 
@@ -164,17 +208,51 @@ def speed(asked: argparse.Namespace) -> None:
                 run.follow_one()
             return time.perf_counter() - begun
 
-        go(1)
+        bare = _bare(WORKLOADS[name], place)
+        go(1), bare(1)
         rounds = run.agreed(max(1, min(ROOM, int(asked.seconds / go(2) * 2))))[0]
-        before, times = _sent(), []
+        times, wire = {"seconds": [], "bare": []}, 0
         for _ in range(asked.repetitions):
-            times.append(go(rounds) / rounds)
-        wire = (_sent() - before) / (rounds * asked.repetitions)
+            before = _sent()
+            times["seconds"].append(go(rounds) / rounds)
+            wire += (_sent() - before) / (rounds * asked.repetitions)
+            times["bare"].append(bare(rounds) / rounds)
         reply = sum(4 * sum(message.up.values()) for message in run.messages)
-        out[name] = {"seconds": times, "wire": wire, "packed": sum(run.packed), "reply": reply, "rounds": rounds}
+        out[name] = {**times, "wire": wire, "packed": sum(run.packed), "reply": reply, "rounds": rounds}
         out[name]["exchanges"] = len(run.packed)
     if place.leads:
         Path(asked.answer).write_text(json.dumps(out))
+
+
+def _bare(workload: Workload, place: Place) -> Callable[[int], float]:
+    """Return what times a bare loop of JAX's: the floor's gradients, halved, and one psum of all parameters; no more.
+
+    Batches are fixed, cohorts halve exactly, and nothing is drawn, checked or counted: what two processes cost at least.
+    """
+    import jax
+    from jax.flatten_util import ravel_pytree
+    from jax.sharding import PartitionSpec
+
+    from fedminimax.engines.layout import AXIS
+    from fedminimax.engines.mesh.placement import device_mesh, everywhere
+    from floor import Floor
+
+    floor, mesh = Floor(replace(workload, cohort=workload.cohort // place.processes)), device_mesh(1)
+
+    def one(z, batches):
+        flat, back = ravel_pytree(floor.round(z, batches))
+        return back(jax.lax.psum(flat, AXIS) / place.processes)
+
+    loop = lambda z, batches, rounds: jax.lax.fori_loop(0, rounds, lambda _, z: one(z, batches), z)
+    program = jax.jit(jax.shard_map(loop, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False))
+    z, batches = everywhere(((floor.problem.x0, floor.problem.y0), floor.batches), mesh)
+
+    def go(rounds: int) -> float:
+        begun = time.perf_counter()
+        jax.block_until_ready(program(z, batches, rounds))
+        return time.perf_counter() - begun
+
+    return go
 
 
 def memory(asked: argparse.Namespace) -> None:
@@ -281,7 +359,7 @@ def _peak(reset: bool = False) -> int:
 
 
 PARTS = {"conform": conform, "speed": speed, "memory": memory, "reduce": reduce}
-COUNTS = {"conform": [1, 2, 3], "speed": [1, 2], "memory": [1, 4], "reduce": [2]}
+COUNTS = {"conform": [1, 2, 3], "speed": [1, 2], "memory": [1, 4], "reduce": [2, 4]}
 
 if __name__ == "__main__":
     main()

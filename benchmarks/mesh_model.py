@@ -3,11 +3,11 @@
     python benchmarks/mesh.py speed && python benchmarks/mesh.py reduce
     python benchmarks/mesh_model.py        # prints the table of docs/many_machines.md, and draws docs/mesh_cost.png
 
-A round on P processes takes T_1 E[M] / S + e (c + 2 (P - 1) a + 2 (P - 1) / P b / w): T_1 on one core, M the clients of a
-cohort of S that the busiest process has (blocks alike, drawn at random), e exchanges with b bytes each, and a ring's reduction
-with latency a and bandwidth w, after c that it takes a process to go on which has waited. a and w are fitted to reductions one
-after the other between two processes of this machine, c to the rounds of workload A beyond them. For a cluster a and w are
-parameters (--latency, --bandwidth); c stays.
+A round on P processes takes T_1 E[M] / S + e (c + m a + 2 (P - 1) / P b / w): T_1 on one core, M the clients of a cohort of S
+that the busiest process has (blocks alike, drawn at random), e exchanges with b bytes each, and a reduction of m meetings with
+latency a and bandwidth w, after c that it takes a process to go on which has waited. 2^k processes meet 2 k - 1 times; others,
+or --ring, 2 (P - 1) times. a and w are fitted to reductions one after the other between two processes of this machine, c to the
+rounds of workload A beyond them. For a cluster a and w are parameters (--latency, --bandwidth); c stays.
 """
 
 from __future__ import annotations
@@ -29,24 +29,31 @@ MANY = 10_000
 
 
 class Link(NamedTuple):
-    """Seconds a message takes to arrive, bytes a second, and seconds until a process that has waited goes on."""
+    """Seconds a message takes to arrive, bytes a second, seconds until a process that has waited goes on; whether in a ring."""
 
     latency: float
     bandwidth: float
     wake: float
+    ring: bool = False
+
+    def meetings(self, processes: int) -> int:
+        """Return how often each process waits for another in a reduction."""
+        pairs = not self.ring and processes & (processes - 1) == 0
+        return 2 * (processes.bit_length() - 1) - 1 if pairs else 2 * (processes - 1)
 
     def reduction(self, processes: int, size: float) -> float:
-        """Return the seconds of a ring's reduction of so many bytes."""
+        """Return the seconds of a reduction of so many bytes."""
         if processes == 1:
             return 0.0
-        return self.wake + 2 * (processes - 1) * self.latency + 2 * (processes - 1) / processes * size / self.bandwidth
+        share = 2 * (processes - 1) / processes
+        return self.wake + self.meetings(processes) * self.latency + share * size / self.bandwidth
 
 
 def fitted(found: dict) -> Link:
     """Return what fits the measured reductions of two processes, in relative terms, and the rounds of workload A."""
-    measured = json.loads((HERE / "results" / "mesh_reduce.json").read_text())["2"]
-    sizes, taken = np.array([float(size) for size in measured]), np.array(list(measured.values()))
-    terms = np.stack([np.full_like(sizes, 2.0), sizes], 1)  # 2 a + b / w
+    measured = json.loads((HERE / "results" / "mesh_reduce.json").read_text())["2"]["pairs"]
+    sizes, taken = np.array([float(size) for size in measured]), np.array([seconds for seconds, _ in measured.values()])
+    terms = np.stack([np.ones_like(sizes), sizes], 1)  # a + b / w
     latency, per_byte = np.linalg.lstsq(terms / taken[:, None], np.ones_like(taken), rcond=None)[0]
     bare = Link(float(max(latency, 0.0)), float(1 / per_byte), 0.0)
     beyond = found["A"]["ms"]["2"] / 1000 - seconds(found["A"], WORKLOADS["A"].cohort, 1.0, 2, bare)
@@ -77,12 +84,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=20e-6, help="of a cluster's network, in seconds")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="of a cluster's network, in bytes a second")
+    parser.add_argument("--ring", action="store_true", help="reductions in a ring, as with other numbers of processes than 2^k")
     asked = parser.parse_args()
     from matplotlib.figure import Figure
 
     found = json.loads((HERE / "results" / "mesh_speed.json").read_text())
     here = fitted(found)
-    there = Link(asked.latency, asked.bandwidth, here.wake)
+    there = Link(asked.latency, asked.bandwidth, here.wake, asked.ring)
     print(
         f"This machine: latency {1e6 * here.latency:.0f} us, {here.bandwidth / 1e9:.2f} GB/s, waking {1e6 * here.wake:.0f} us"
     )
@@ -104,7 +112,8 @@ def main() -> None:
         ax.set_ylim(0.01, 1500)
         ax.legend(frameon=False)
     axes[0].set_ylabel("times as fast as one process")
-    axes[0].get_figure().savefig(PICTURE, dpi=130)
+    if not asked.ring:
+        axes[0].get_figure().savefig(PICTURE, dpi=130)
 
 
 if __name__ == "__main__":

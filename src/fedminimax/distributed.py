@@ -23,7 +23,8 @@ PROCESSES, PROCESS, COORDINATOR = "FEDMINIMAX_PROCESSES", "FEDMINIMAX_PROCESS", 
 PATIENCE = "FEDMINIMAX_PATIENCE"
 """After how many seconds of silence a process is taken for lost."""
 AUTO = "auto"
-_DAY = 86_400
+DAY = 86_400
+"""In seconds."""
 DEFAULT_PATIENCE = 30.0
 _LAUNCHERS = {
     "SLURM_STEP_NODELIST": ("SLURM_PROCID", ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")),
@@ -117,11 +118,16 @@ def _connect(coordinator: str | None, processes: int | None, process: int | None
     # JAX's own heartbeats end processes without a sentence: they are for what is worse than what we notice ourselves.
     waits: dict[str, Any] = {
         "heartbeat_timeout_seconds": max(100, int(4 * patience)),
-        "shutdown_timeout_seconds": _DAY,  # whoever is done first waits for those who still work on what came of the run
+        "shutdown_timeout_seconds": DAY,  # whoever is done first waits for those who still work on what came of the run
     }
     try:
         jax.distributed.initialize(**given, **waits)
     except (ValueError, RuntimeError) as error:
+        if "RPC server" in str(error):  # which only process 0 starts
+            raise InputError(
+                f"Process 0 cannot be reached at {coordinator}: the port is taken, or the address is of another machine. Give "
+                f"a port that is free there, by {COORDINATOR} or join(), to all processes. ({error})"
+            ) from error
         raise InputError(
             "This process found no others: start it with srun, mpirun or `fedminimax launch`, or give join() the address of "
             f"process 0, how many processes there are and its number; and before anything uses JAX. ({error})"

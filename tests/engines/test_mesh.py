@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from fedminimax.engines.layout import AXIS
 from fedminimax.engines.mesh.channel import Channel
 from fedminimax.engines.mesh.contents import joined
 from fedminimax.engines.mesh.evaluation import MeshJudge
-from fedminimax.engines.mesh.packing import packed_bytes, summed
+from fedminimax.engines.mesh.packing import added, packed_bytes, summed
 from fedminimax.engines.mesh.placement import device_mesh
 from fedminimax.engines.rows import OwnStates
 from fedminimax.engines.simulator import Simulation
@@ -83,6 +84,32 @@ def test_a_share_is_read_client_by_client():
         fm.run(problems.quadratic(7).problem, problems.quadratic(7).clients.shard(0, 2), fm.LocalSGDA(0.1, 0.1), rounds=1)
 
 
+def test_a_share_of_files_reads_its_own_rows_only(tmp_path):
+    rng = np.random.default_rng(0)
+    owner, whole = rng.integers(-1, 5, size=60), {"a": rng.normal(size=(60, 3)), "b": np.arange(60)}
+    seen = []
+
+    class Mapped(np.memmap):
+        def __getitem__(self, rows):
+            seen.append(rows)
+            return np.asarray(super().__getitem__(rows))
+
+    for name, values in whole.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r").view(Mapped) for name in whole}
+    for process in range(2):
+        seen.clear()
+        share = ClientShard.from_owner(mapped, owner, process, 2)
+        assert set(np.concatenate(seen)) == set(np.flatnonzero(np.isin(owner, list(share.own))))
+        data = fm.ClientData.from_owner(whole, owner)
+        assert share.own == data.shard(process, 2).own
+        for client in share.own:
+            jax.tree.map(np.testing.assert_array_equal, share[client], data[client])
+    for wrong in (owner[:-1], owner - 1, owner / 2):
+        with pytest.raises(InputError, match="owner"):
+            ClientShard.from_owner(whole, wrong, 0, 2)
+
+
 def test_checksums_of_pieces_are_that_of_the_whole():
     rng = np.random.default_rng(0)
     for first, second in [(0, 5), (7, 0), (33, 1000), (4096, 3)]:
@@ -91,6 +118,28 @@ def test_checksums_of_pieces_are_that_of_the_whole():
 
 
 # -- one reduction --------------------------------------------------------------------------------------------------------
+
+
+def collectives(program):
+    """Return how many of each kind there are in a program's text; what is in a loop is there once."""
+    kinds = "(?:all|collective|reduce)[-_](?:reduce|gather|to[-_]all|permute|scatter|broadcast)"
+    found = re.findall(rf"{kinds}(?=\(|\"\()", program)
+    return {kind.replace("-", "_"): found.count(kind) for kind in found}
+
+
+@pytest.mark.parametrize(("places", "meetings"), [(1, 0), (2, 1), (3, 0), (4, 3), (8, 5)])
+def test_pairs_add_up_the_same_everywhere_in_few_meetings(places, meetings, x64):
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(places, 13)))
+    go = jax.vmap(lambda row: added(row, AXIS), axis_name=AXIS)
+    out = np.asarray(go(rows))
+    np.testing.assert_allclose(out[0], rows.sum(0), rtol=1e-13, atol=1e-15)
+    np.testing.assert_array_equal(out, np.broadcast_to(out[0], out.shape))  # to the last bit, or the places would part
+    one = jax.make_jaxpr(lambda row: added(row, AXIS), axis_env=[(AXIS, places)])(rows[0])
+    sent = [eqn.invars[0].aval.size for eqn in one.eqns if eqn.primitive.name == "ppermute"]
+    assert len(sent) == meetings
+    if meetings:
+        padded = -(-13 // (places // 2)) * (places // 2)
+        assert sum(sent) * places == 2 * (places - 1) * padded  # as many bytes as a ring's reduction
 
 
 def test_a_tree_is_added_up_exactly_in_one_reduction():
@@ -117,8 +166,34 @@ def test_a_tree_is_added_up_exactly_in_one_reduction():
     np.testing.assert_array_equal(out["i"], np.array([2**31 - 1, -2, 12345683], np.int32))
     np.testing.assert_array_equal(out["u"], [2**32 - 9])
     np.testing.assert_array_equal(out["b"], [True, False])
-    assert program.lower(tree).as_text().count("stablehlo.all_reduce") == 1
+    assert collectives(program.lower(tree).as_text()) == {"collective_permute": 1}  # two swap what they have
     assert packed_bytes(tree) == 4 * (6 + 3 * 3 + 3 + 2 + 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "exchanges"),
+    [
+        (fm.LocalSGDA(0.1, 0.1, local_steps=2, cohort_size=4), 1),
+        (fm.FessGDA(0.1, 0.1, local_steps=2), 1),
+        (fm.CDMAGE(0.1, 0.1, local_steps=2, cohort_size=4), 2),
+    ],
+    ids=["local_sgda", "fess_gda", "cdmage"],
+)
+def test_a_round_has_one_collective_an_exchange_and_no_other(method, exchanges):
+    task = problems.quadratic(7)
+    run = fm.Mesh(devices=2).open(*task.problem.bind(task.clients), method, Conditions(fm.Guard()))
+    compiled = run._program._advance.lower(run._given, run._carry, 0, 1, length=4).compile()
+    assert collectives(compiled.as_text()) == {"collective_permute": exchanges}
+    assert len(run.packed) == exchanges
+
+
+def test_nodes_meet_only_their_neighbours_and_count_once_at_the_end():
+    task = problems.personalized_quadratic(fm.Network.ring(8), examples=6)
+    method = fm.Sliding(0.05, 0.3, inner_steps=3)
+    run = fm.Mesh(devices=2).open(*task.problem.bind(task.clients), method, Conditions(fm.Guard()))
+    compiled = run._program._advance.lower(run._given, run._carry, 0, 1, length=4).compile()
+    mixes = [sent for sent in run.packed if sent]
+    assert collectives(compiled.as_text()) == {"collective_permute": len(mixes) + 1}
 
 
 @pytest.mark.parametrize("guard", [fm.Guard(), fm.Guard(aggregate="median")])
@@ -134,6 +209,20 @@ def test_blocks_on_two_devices_equal_the_simulator(guard, x64):
     close(there.client_states, here.client_states, 1e-10)
     same_costs(there, here)
     np.testing.assert_allclose(there.history["client_loss/worst"], here.history["client_loss/worst"], rtol=1e-9)
+
+
+def test_clients_that_are_made_need_no_shares(x64):
+    def make(client):
+        a = jax.random.normal(jax.random.key(client), (4, 3))
+        return {"a": a, "b": a.sum(axis=1) + client}
+
+    loss = lambda x, y, batch: ((batch["a"] @ x - batch["b"] + y) ** 2).mean() - 2 * y**2
+    problem = fm.MinimaxProblem(loss, jnp.zeros(3), jnp.zeros(()))
+    method = fm.LocalSGDA(0.02, 0.02, local_steps=2, batch_size=2, cohort_size=3)
+    go = lambda engine: fm.run(
+        problem, fm.GeneratedClients(make, 1000), method, rounds=4, seed=3, engine=engine, progress=False
+    )
+    close(go(fm.Mesh(devices=2)).state, go(fm.Simulator("vmap", 1)).state, 1e-10)
 
 
 def test_a_cohort_of_all_has_nobody_elses_states_on_a_device():
@@ -216,6 +305,7 @@ def launched(processes, *arguments, patience=5):
 def test_two_processes_equal_the_simulator_and_refuse_alike(tmp_path):
     done = launched(2, "conform", tmp_path / "file")
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "Gloo" not in done.stdout, "only process 0 prints, not even what connects them"
 
 
 def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_path, x64):

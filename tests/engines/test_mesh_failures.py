@@ -183,6 +183,17 @@ def test_processes_watch_each_other_from_the_start_and_wait_for_each_other_at_th
     assert given["shutdown_timeout_seconds"] >= 3600
 
 
+def test_a_port_that_is_taken_is_named(alone):
+    def taken(**more):
+        raise RuntimeError("UNKNOWN: Failed to start RPC server")
+
+    alone.setattr(distributed, "service", lambda: None)
+    alone.setattr(jax.distributed, "initialize", taken)
+    alone.setattr(jax.config, "update", lambda name, value: None)
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:23456: the port is taken, .* FEDMINIMAX_COORDINATOR"):
+        distributed.join("127.0.0.1:23456", 2, 0)
+
+
 # -- checkpoints by all ---------------------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,30 @@ class ClientShard:
         static = int(known.min()), int(known.max()), int(ends[-1]), rows
         return cls(room, known, cuts, process, processes, devices, *static, batching, None, None if order is None else numbers)
 
+    @classmethod
+    def from_owner(cls, fields: Tree, owner: Any, process: int, processes: int, **more: Any) -> ClientShard:
+        """Load a process's own clients' examples from pooled arrays, such as ``np.load(file, mmap_mode="r")``: no other rows.
+
+        It is the share of ``ClientData.from_owner(fields, owner)``, which has all of them.
+
+        Args:
+            fields: pytree of arrays over all examples; of files that are mapped into memory, only its own rows are read.
+            owner: ``owner[j]`` is the client of example j, or -1 for an example that nobody holds.
+            process: whose share to load.
+            processes: how many processes there are.
+            more: devices, batching and order, as for :meth:`read`.
+        """
+        owner = np.asarray(owner)
+        if owner.ndim != 1 or not np.issubdtype(owner.dtype, np.integer) or owner.min(initial=0) < -1:
+            raise InputError("owner must be a vector of client numbers, from 0, with -1 for an example that nobody holds.")
+        if any(np.shape(leaf)[:1] != owner.shape for leaf in jax.tree.leaves(fields)):
+            raise InputError(f"owner names a client for {owner.size} examples, but a field has another number of them.")
+        order = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
+        sizes = np.bincount(owner[order])
+        ends = np.cumsum(sizes)
+        rows = lambda client: order[ends[client] - sizes[client] : ends[client]]
+        return cls.read(lambda client: jax.tree.map(lambda a: a[rows(client)], fields), sizes, process, processes, **more)
+
     @property
     def count(self) -> int:
         """The number of all clients N."""

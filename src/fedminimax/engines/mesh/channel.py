@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -36,6 +38,7 @@ class Channel:
     """
 
     _said = 0  # in this process, by whichever channel
+    _met = False
 
     def __init__(self, mesh: Mesh):
         self.place, self._mesh, self._watch = distributed.place(), mesh, watch()
@@ -128,7 +131,16 @@ class Channel:
         room = np.zeros((self._each, 1 << max(4, (len(words) - 1).bit_length())), np.int32)
         room[0, : len(words)] = words
         with self.meeting():
+            if not Channel._met and jax.process_count() > 1:
+                self._meet(room)
             return np.asarray(_total(self._mesh)(apart(room, self._mesh)))[: len(words)]
+
+    def _meet(self, room: np.ndarray) -> None:
+        """Have the processes connect, which gloo prints a line about in each of them: only process 0 prints."""
+        distributed.service().wait_at_barrier("fedminimax/met", 1000 * distributed.DAY)  # so that it takes no time afterwards
+        with _unprinted():
+            jax.block_until_ready(_total(self._mesh)(apart(np.zeros_like(room), self._mesh)))
+        Channel._met = True
 
     def share(self, contents: bytes | None) -> bytes:
         """Return what process 0 gives, on every process."""
@@ -171,6 +183,20 @@ class Channel:
             return []
         raw = whole.tobytes()
         return [raw[4 * int(first) : 4 * int(first) + int(size)] for first, size in zip(firsts, sizes, strict=False)]
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Let nothing through to the standard output, whoever writes to it."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @functools.cache

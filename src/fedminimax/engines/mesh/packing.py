@@ -25,12 +25,38 @@ def summed(tree: Tree, axis: str) -> Tree:
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     wide = _widest(leaves)
     parts = [_floats(leaf, wide) for leaf in leaves]
-    total = jax.lax.psum(jnp.concatenate([part.reshape(-1) for part in parts]), axis)
+    total = added(jnp.concatenate([part.reshape(-1) for part in parts]), axis)
     out, first = [], 0
     for leaf, part in zip(leaves, parts, strict=True):
         out.append(_back(total[first : first + part.size].reshape(part.shape), leaf))
         first += part.size
     return jax.tree.unflatten(structure, out)
+
+
+def added(flat: jax.Array, axis: str) -> jax.Array:
+    """Return the sum of a flat array over all places, with the bytes of a ring's reduction, in as few meetings as they allow.
+
+    On CPUs, 2^k places meet in pairs, 2 k - 1 times: each sends its partner half of what it has and adds up the other half,
+    with a partner half as far away each time, until the last two swap what is left; then the halves go back. A ring has
+    2 (2^k - 1) meetings, in pieces. Every other number of places takes JAX's own reduction, and so do accelerators.
+    """
+    places = jax.lax.axis_size(axis)
+    if places == 1 or places & (places - 1) or jax.default_backend() != "cpu":
+        return jax.lax.psum(flat, axis)
+    room = -(-flat.size // (places // 2)) * (places // 2)
+    return _halved(jnp.pad(flat, (0, room - flat.size)), axis, places, places // 2)[: flat.size]
+
+
+def _halved(part: jax.Array, axis: str, places: int, away: int) -> jax.Array:
+    swapped = lambda own: jax.lax.ppermute(own, axis, [(place, place ^ away) for place in range(places)])
+    if away == 1:
+        return part + swapped(part)
+    low, high = jnp.split(part, 2)
+    upper = jax.lax.axis_index(axis) & away > 0
+    own = jnp.where(upper, high, low) + swapped(jnp.where(upper, low, high))
+    own = _halved(own, axis, places, away // 2)
+    other = swapped(own)
+    return jnp.concatenate([jnp.where(upper, other, own), jnp.where(upper, own, other)])
 
 
 def packed_bytes(tree: Tree) -> int:
