@@ -54,13 +54,17 @@ class Floor:
     def _gather(self, rows: np.ndarray) -> Tree:
         return jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[rows]), self.clients.fields)
 
-    def _rounds(self, z: Tree, batches: Tree, rounds: Any) -> Tree:
+    def round(self, z: Tree, batches: Tree) -> Tree:
+        """Return the players after a round of the cohort whose batches these are."""
         round_ = self._side_by_side if self.workload.side_by_side else self._one_after_another
         if self.workload.name == "E":
             round_ = self._scaff_pd
         elif self.workload.guided:
             round_ = self._cd_mage
-        return jax.lax.fori_loop(0, rounds, lambda _, z: round_(z, batches), z)
+        return round_(z, batches)
+
+    def _rounds(self, z: Tree, batches: Tree, rounds: Any) -> Tree:
+        return jax.lax.fori_loop(0, rounds, lambda _, z: self.round(z, batches), z)
 
     def _step(self, z: Tree, batch: Tree) -> Tree:
         return self._move(z, self._gradient(z, batch))

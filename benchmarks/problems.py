@@ -11,7 +11,7 @@ import optax
 
 import fedminimax as fm
 from fedminimax.algorithms.base import Algorithm
-from fedminimax.models import CNN, MLP, LeNet5, Logistic
+from fedminimax.models import CNN, MLP, VGG11, LeNet5, Logistic, ResNet18
 from fedminimax.problems import wgan
 from workloads import CLASSES, GAN_PENALTY, RHO, ROBUST_PENALTY, Workload
 
@@ -53,8 +53,8 @@ def _problem(workload: Workload, clients: fm.ClientData) -> fm.MinimaxProblem:
         return _against_class_weights(Logistic(CLASSES), workload)
     if workload.name in "BG":
         return _against_perturbation(MLP((200, 200), CLASSES), workload, clients)
-    if workload.name == "C":
-        return _against_class_weights(CNN(CLASSES), workload)
+    if workload.name in "CHI":
+        return _against_class_weights({"C": CNN, "H": VGG11, "I": ResNet18}[workload.name](CLASSES), workload)
     if workload.name == "F":
         return _against_auc_dual(LeNet5(CLASSES, last_relu=True, initializer="pytorch"), workload, clients)
     return wgan(GAN_PENALTY, clients=workload.clients).problem
@@ -101,8 +101,27 @@ def _classifier(model: Any, workload: Workload) -> tuple[Callable[..., jax.Array
 def _start_weights(model: Any, workload: Workload) -> Any:
     """Return a model's weights at the start, the layers being those of the workload, in order."""
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *workload.shape))))["params"]
+    if workload.modules:
+        return _start_modules(shapes, workload)
     # Flax sorts by name: within a layer the bias comes before the kernel.
     leaves = [jnp.asarray(leaf) for kernel, bias in workload.start_layers() for leaf in (bias, kernel)]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(shapes)]:
         raise ValueError(f"The layers of workload {workload.name} are not those of {model}.")
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def _start_modules(shapes: Any, workload: Workload) -> Any:
+    """Return weights at the start by the modules' names. What is of no such module is a normalisation's: scales 1, biases 0."""
+    starts = dict(zip(workload.modules, workload.start_layers(), strict=True))
+
+    def start(path: Any, leaf: Any) -> jax.Array:
+        *module, name = (key.key for key in path)
+        kernel, bias = starts.get("/".join(module), (None, None))
+        if kernel is None:
+            return jnp.full(leaf.shape, float(name == "scale"))
+        value = jnp.asarray(kernel if name == "kernel" else bias)
+        if value.shape != leaf.shape:
+            raise ValueError(f"Workload {workload.name} has {value.shape} for {module} {name}, the model {leaf.shape}.")
+        return value
+
+    return jax.tree_util.tree_map_with_path(start, shapes)

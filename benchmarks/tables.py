@@ -2,7 +2,7 @@
 
     python benchmarks/tables.py                    # what there is
     python benchmarks/tables.py fold               # loose results/<experiment>/*.json go into the tables, and are deleted
-    python benchmarks/tables.py fold --anew cross_device    # and the table holds nothing else
+    python benchmarks/tables.py fold --anew personalized    # and the table holds nothing else
 
 A row has the run's name (its key columns), what was chosen for the run, "round", and what was measured after that round.
 ``pandas.read_csv`` reads it.
@@ -149,9 +149,8 @@ def _value(cell: str) -> Any:
         return cell
 
 
-CROSS_DEVICE = Table("cross_device", r"(?P<task>[^-]+)-(?P<data>[^-]+)-(?P<method>.+)-(?P<seed>\d+)")
 PERSONALIZED = Table("personalized", r"(?P<setting>.+)-(?P<method>[^-]+)-(?P<period>\d+)-(?P<seed>\d+)")
-TABLES = {table.name: table for table in (CROSS_DEVICE, PERSONALIZED)}
+TABLES = {table.name: table for table in (PERSONALIZED,)}
 
 
 def main() -> None:

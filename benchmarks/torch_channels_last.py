@@ -1,4 +1,4 @@
-"""The plain PyTorch loop with images and kernels channels last in memory, for the convolutions of workloads C and F."""
+"""The plain PyTorch loop with images and kernels channels last in memory, for the convolutions of workloads C, F, H and I."""
 
 from __future__ import annotations
 

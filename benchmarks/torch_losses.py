@@ -29,7 +29,10 @@ def tensors(workload: Workload, memory_format: torch.memory_format = torch.conti
 
 
 def start_x(workload: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Tensors:
-    """Return where the min player starts: weight and bias of each layer, in PyTorch's order; for F then a and b."""
+    """Return where the min player starts: weight and bias of each layer, in PyTorch's order; for F then a and b.
+
+    Of I's convolutions it is the weight, and the scale and bias of the normalisation that follows.
+    """
     if workload.name == "D":
         return [torch.ones(2)]
     x: Tensors = []
@@ -43,8 +46,9 @@ def start_x(workload: Workload, memory_format: torch.memory_format = torch.conti
             weight = weight.view(side, side, channels, -1).permute(3, 2, 0, 1).flatten(1).contiguous()
         else:
             weight = weight.T.contiguous()
-        channels = len(bias) if kernel.ndim == 4 else 0
-        x += [weight, torch.from_numpy(bias)]
+        channels = len(bias) if kernel.ndim == 4 and workload.name != "I" else 0
+        scale = [torch.ones(len(bias))] if kernel.ndim == 4 and workload.name == "I" else []
+        x += [weight, *scale, torch.from_numpy(bias)]
     return [*x, torch.zeros(()), torch.zeros(())] if workload.name == "F" else x
 
 
@@ -58,6 +62,8 @@ def start_y(workload: Workload) -> torch.Tensor:
         "E": torch.full((workload.clients,), 1.0 / workload.clients),
         "F": torch.zeros(()),
         "G": torch.zeros(workload.shape),
+        "H": torch.full((CLASSES,), 1.0 / CLASSES),
+        "I": torch.full((CLASSES,), 1.0 / CLASSES),
     }[workload.name]
 
 
@@ -74,13 +80,14 @@ def loss(workload: Workload, x: Tensors, y: torch.Tensor, batch: Batch) -> torch
         return _auc(workload.positive, x, y, inputs, labels > 0)
     if workload.name in "BG":
         return F.cross_entropy(_scores(x, inputs + y), labels) - ROBUST_PENALTY / 2 * (y**2).sum()
-    entropy = F.cross_entropy(_scores(x, inputs), labels, reduction="none")
+    scores = _residual_scores(x, inputs) if workload.name == "I" else _scores(x, inputs, unpooled=workload.unpooled)
+    entropy = F.cross_entropy(scores, labels, reduction="none")
     return (CLASSES * y[labels] * entropy).mean()
 
 
 def constrained(workload: Workload) -> bool:
     """Tell whether y is on the simplex."""
-    return workload.name in "AC"
+    return workload.name in "ACHI"
 
 
 @torch.no_grad()
@@ -113,13 +120,32 @@ def scores_of(x: Tensors, inputs: torch.Tensor) -> torch.Tensor:
     return F.softmax(F.relu(_scores(layers, inputs, padding=0)), dim=1)[:, 0]
 
 
-def _scores(x: Tensors, h: torch.Tensor, padding: int = 1) -> torch.Tensor:
+def _scores(x: Tensors, h: torch.Tensor, padding: int = 1, unpooled: tuple[int, ...] = ()) -> torch.Tensor:
     last = len(x) - 2
     for k in range(0, len(x), 2):
         weight, bias = x[k], x[k + 1]
         if weight.ndim == 4:
-            h = F.max_pool2d(F.relu(F.conv2d(h, weight, bias, padding=padding)), 2)
+            h = F.relu(F.conv2d(h, weight, bias, padding=padding))
+            h = h if k // 2 in unpooled else F.max_pool2d(h, 2)
         else:
             h = F.linear(h.flatten(1), weight, bias)
             h = F.relu(h) if k < last else h
     return h
+
+
+def _residual_scores(x: Tensors, h: torch.Tensor) -> torch.Tensor:
+    """Return the logits of a ResNet-18 with group normalisation."""
+    *parts, weight, bias = x
+    layers = iter(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
+
+    def norm_conv(h: torch.Tensor, stride: int = 1) -> torch.Tensor:
+        kernel, scale, shift = next(layers)
+        h = F.conv2d(h, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+        return F.group_norm(h, 8, scale, shift)
+
+    h = F.relu(norm_conv(h))
+    for block in range(8):
+        stride = 2 if block in (2, 4, 6) else 1
+        inside = norm_conv(F.relu(norm_conv(h, stride)))
+        h = F.relu(inside + (norm_conv(h, stride) if stride > 1 else h))
+    return F.linear(h.mean((2, 3)), weight, bias)

@@ -41,7 +41,9 @@ class Workload:
         smoothing: FESS-GDA's (p, beta); None for other methods.
         guided: whether the method is CD-MAGE.
         shape: of one input.
-        layers: shapes of the kernels of x.
+        layers: shapes of the kernels of x, in the network's order.
+        modules: what Flax calls each layer, where its order is another; normalisations that follow start at 1 and 0.
+        unpooled: the convolutions that no pooling follows, by their place in ``layers``.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Workload:
     guided: bool = False
     shape: tuple[int, ...] = ()
     layers: tuple[tuple[int, ...], ...] = ()
+    modules: tuple[str, ...] = ()
+    unpooled: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:
@@ -90,6 +94,32 @@ class Workload:
         kernels = [rng.standard_normal(s, np.float32) / np.float32(np.sqrt(np.prod(s[:-1]))) for s in self.layers]
         return [(kernel, np.zeros(kernel.shape[-1], np.float32)) for kernel in kernels]
 
+
+def _residual() -> dict[str, tuple[int, ...]]:
+    """Return the kernels of a ResNet-18 of width 64, by module, in the network's order."""
+    kernels: dict[str, tuple[int, ...]] = {"Conv_0": (3, 3, 3, 64)}
+    channels = 64
+    for block in range(8):
+        features = 64 * 2 ** (block // 2)
+        kernels[f"ResidualBlock_{block}/Conv_0"] = (3, 3, channels, features)
+        kernels[f"ResidualBlock_{block}/Conv_1"] = (3, 3, features, features)
+        if channels != features:
+            kernels[f"ResidualBlock_{block}/Conv_2"] = (1, 1, channels, features)
+        channels = features
+    return {**kernels, "Dense_0": (channels, CLASSES)}
+
+
+_VGG = (
+    ("ConvPool_0", (3, 3, 3, 64)),
+    ("ConvPool_1", (3, 3, 64, 128)),
+    ("Conv_0", (3, 3, 128, 256)),
+    ("ConvPool_2", (3, 3, 256, 256)),
+    ("Conv_1", (3, 3, 256, 512)),
+    ("ConvPool_3", (3, 3, 512, 512)),
+    ("Conv_2", (3, 3, 512, 512)),
+    ("ConvPool_4", (3, 3, 512, 512)),
+    ("Dense_0", (512, CLASSES)),
+)
 
 WORKLOADS = {
     w.name: w
@@ -200,6 +230,41 @@ WORKLOADS = {
             guided=True,
             shape=(784,),
             layers=((784, 200), (200, 200), (200, 10)),
+        ),
+        Workload(
+            name="H",
+            title="VGG11 on 32x32x3 against class weights, FESS-GDA",
+            clients=2,
+            cohort=2,
+            steps=2,
+            batch=32,
+            examples=64,
+            lr_x=0.01,
+            lr_y=0.01,
+            side_by_side=False,
+            check_rounds=1,
+            smoothing=(1.0, 0.9),
+            shape=(32, 32, 3),
+            layers=tuple(shape for _, shape in _VGG),
+            modules=tuple(module for module, _ in _VGG),
+            unpooled=(2, 4, 6),
+        ),
+        Workload(
+            name="I",
+            title="ResNet18 with group normalisation on 32x32x3 against class weights, FESS-GDA",
+            clients=2,
+            cohort=2,
+            steps=2,
+            batch=32,
+            examples=64,
+            lr_x=0.01,
+            lr_y=0.01,
+            side_by_side=False,
+            check_rounds=1,
+            smoothing=(1.0, 0.9),
+            shape=(32, 32, 3),
+            layers=tuple(_residual().values()),
+            modules=tuple(_residual()),
         ),
     )
 }

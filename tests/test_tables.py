@@ -15,7 +15,7 @@ OLD = {"round": [0.0, 5.0, 7.0], "train/loss": [1.0, float("inf"), 2e-7], "setti
 
 @pytest.fixture
 def table(tmp_path):
-    made = tables.Table("cross_device", tables.CROSS_DEVICE.pattern, tmp_path)
+    made = tables.Table("runs", r"(?P<task>[^-]+)-(?P<data>[^-]+)-(?P<method>.+)-(?P<seed>\d+)", tmp_path)
     made.folder.mkdir()
     return made
 
@@ -41,7 +41,7 @@ def test_loose_files_are_folded_into_the_table_and_replace_their_runs(table):
 
 def test_what_is_no_run_stays_where_it_is(table):
     (table.folder / "notes.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"notes\.json is no run of cross_device"):
+    with pytest.raises(SystemExit, match=r"notes\.json is no run of runs"):
         table.fold()
     assert (table.folder / "notes.json").exists()
     table.add({("auc", "mnist", "CD-MA", "0"): RUN})

@@ -96,3 +96,14 @@ def test_keys_at_different_places_are_unrelated():
     assert abs(bits.mean() - 0.5) < 0.005
     np.testing.assert_array_equal(keys.words_for(key, jnp.asarray([3, 9]))[1], keys.words_for(key, jnp.asarray([9]))[0])
     assert tuple(np.asarray(keys.root(2**40 + 1)).tolist()) == (2**8, 1)
+
+
+def test_words_are_the_blocks_of_jax():
+    from jax.extend.random import threefry_2x32
+
+    key, step = keys.root(2**40 + 7), 3
+    counters = jnp.concatenate([jnp.full(6, step, jnp.uint32), jnp.arange(6, dtype=jnp.uint32)])
+    wanted = threefry_2x32((key[0], key[1]), counters)
+    np.testing.assert_array_equal(keys.words(key, 11, step), wanted[:11])
+    np.testing.assert_array_equal(keys.derive(key, step, 5), wanted[jnp.array([5, 11])])
+    np.testing.assert_array_equal(keys.words_for(key, jnp.full(4, step)), jnp.full(4, wanted[0]))
