@@ -83,6 +83,15 @@ def test_runs_stop_when_they_are_told_to(task, rule, because):
     np.testing.assert_array_equal(result.history["d/x"], whole.history["d/x"][: len(result.history["d/x"])])
 
 
+def test_levels_count_from_a_round_on(task):
+    whole = go(task)
+    second = float(whole.history["d/x"][whole.history["round"].tolist().index(2)])
+    assert go(task, observers=fm.StopWhen("d/x", below=second + 1e-9)).rounds == 2
+    result = go(task, observers=fm.StopWhen("d/x", below=second + 1e-9, after=3))
+    assert result.rounds == 4
+    assert "is below" in result.stopped
+
+
 def test_patience_waits_while_it_gets_better(task):
     assert go(task, observers=fm.StopWhen("d/x", patience=1, better="lower")).rounds == 6
 

@@ -185,6 +185,7 @@ class StopWhen(Observer):
         metric: its name in the history.
         below: stop when it is below this.
         above: stop when it is above this.
+        after: look at neither before so many rounds.
         patience: stop when so many evaluations in a row have not brought a better value; which way is better must be said.
         better: "lower" or "higher", for ``patience``.
     """
@@ -195,6 +196,7 @@ class StopWhen(Observer):
         *,
         below: float | None = None,
         above: float | None = None,
+        after: int = 0,
         patience: int | None = None,
         better: str | None = None,
     ):
@@ -204,7 +206,7 @@ class StopWhen(Observer):
             checks.integer("patience", patience)
             if better not in ("lower", "higher"):
                 raise InputError(f"StopWhen with patience needs better='lower' or better='higher', not {better!r}.")
-        self.metric, self.below, self.above, self.patience = metric, below, above, patience
+        self.metric, self.below, self.above, self.after, self.patience = metric, below, above, after, patience
         self._sign = -1.0 if better == "higher" else 1.0
 
     def on_start(self, run: Watched) -> None:
@@ -224,11 +226,15 @@ class StopWhen(Observer):
         if self.metric in run.numbers:
             self._judge(run, run.round, run.numbers[self.metric])
 
+    def passed(self, round: int, value: float) -> bool:
+        """Tell whether the metric has passed one of the levels, at a round from which on they count."""
+        low, high = self.below is not None and value < self.below, self.above is not None and value > self.above
+        return round >= self.after and (low or high)
+
     def _judge(self, run: Watched, round: int, value: float) -> None:
-        if self.below is not None and value < self.below:
-            run.stop(f"{self.metric} = {value:.6g} is below {self.below:g}")
-        if self.above is not None and value > self.above:
-            run.stop(f"{self.metric} = {value:.6g} is above {self.above:g}")
+        if self.passed(round, value):
+            side = "below" if self.below is not None and value < self.below else "above"
+            run.stop(f"{self.metric} = {value:.6g} is {side} {self.below if side == 'below' else self.above:g}")
         if self.patience is None or round == run.first:
             return
         better = self._sign * value < self._best

@@ -8,11 +8,13 @@ import os
 import pickle
 import struct
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from fedminimax.data import datasets
@@ -78,11 +80,11 @@ def small_cifar(monkeypatch):
     return files, images, labels
 
 
-def write_archive(path, files):
+def write_archive(path, files, folder="cifar-10-batches-bin"):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, contents in {**files, "readme.html": b"hello"}.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member = tarfile.TarInfo(f"{folder}/{name}")
             member.size = len(contents)
             archive.addfile(member, io.BytesIO(contents))
 
@@ -191,7 +193,12 @@ def test_damaged_gzip_is_named(small_mnist, damage):
 
 
 def test_without_file_and_network_one_sentence_says_what_is_missing(offline, tmp_path):
-    for name, file in [("mnist", IDX_NAMES[0]), ("cifar10", "cifar-10-binary.tar.gz")]:
+    for name, file in [
+        ("mnist", IDX_NAMES[0]),
+        ("cifar10", "cifar-10-binary.tar.gz"),
+        ("cifar100", "cifar-100-binary.tar.gz"),
+        ("tiny_imagenet", "tiny-imagenet-200.zip"),
+    ]:
         with pytest.raises(InputError) as error:
             datasets.load(name, tmp_path)
         message = str(error.value)
@@ -282,6 +289,105 @@ def test_damaged_cifar10_is_named(small_cifar, tmp_path):
     assert message().startswith(f"{path} is corrupt")
     path.write_bytes(b"junk")
     assert message().startswith(f"{path} is corrupt")
+
+
+@pytest.fixture
+def small_cifar100(tmp_path, monkeypatch):
+    """An archive of CIFAR-100's form with 3 + 2 images, whose checksum is taken for the published one."""
+    generator = np.random.default_rng(2)
+    images = generator.integers(0, 256, (5, 32, 32, 3), np.uint8)
+    coarse, fine = [0, 19, 3, 7, 1], [99, 0, 42, 41, 7]
+    records = [bytes([c]) + cifar_record(f, image) for c, f, image in zip(coarse, fine, images, strict=True)]
+    path = tmp_path / "cifar-100-binary.tar.gz"
+    write_archive(path, {"train.bin": b"".join(records[:3]), "test.bin": b"".join(records[3:])}, "cifar-100-binary")
+    publish(monkeypatch, "_CIFAR100", path)
+    return path, images, fine
+
+
+@pytest.fixture
+def small_tiny_imagenet(tmp_path, monkeypatch):
+    """An archive of Tiny-ImageNet's form: two classes of two images, one of them grey, and three images for validation."""
+    generator = np.random.default_rng(3)
+    colours = generator.integers(0, 256, (7, 3), np.uint8)
+    colours[1] = colours[1, 0]  # the grey one
+
+    def jpeg(k):
+        flat = np.broadcast_to(colours[k], (64, 64, 3))
+        file = io.BytesIO()
+        (Image.fromarray(flat[..., 0], "L") if k == 1 else Image.fromarray(np.ascontiguousarray(flat))).save(
+            file, "JPEG", quality=95
+        )
+        return file.getvalue()
+
+    path = tmp_path / "tiny-imagenet" / "tiny-imagenet-200.zip"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        root = "tiny-imagenet-200"
+        archive.writestr(f"{root}/wnids.txt", "n02\nn01\n")
+        archive.writestr(f"{root}/words.txt", "n01\tgoldfish\n")
+        archive.writestr(f"{root}/train/n02/images/", "")
+        for k, name in enumerate(("n01/images/n01_0", "n01/images/n01_1", "n02/images/n02_0", "n02/images/n02_1")):
+            archive.writestr(f"{root}/train/{name}.JPEG", jpeg(k))
+        archive.writestr(f"{root}/train/n02/n02_boxes.txt", "n02_0.JPEG\t0\t0\t63\t63\n")
+        for k in range(3):
+            archive.writestr(f"{root}/val/images/val_{k}.JPEG", jpeg(4 + k))
+        kinds = ("n02", "n01", "n02")
+        archive.writestr(
+            f"{root}/val/val_annotations.txt", "".join(f"val_{k}.JPEG\t{kinds[k]}\t0\t0\t9\t9\n" for k in (2, 0, 1))
+        )
+        archive.writestr(f"{root}/test/images/test_0.JPEG", jpeg(0))  # without a label: not read
+    publish(monkeypatch, "_TINY_IMAGENET", path)
+    return path, colours
+
+
+def publish(monkeypatch, name, path):
+    """Take the checksum of an archive for the published one."""
+    url, _ = getattr(datasets, name)
+    monkeypatch.setattr(datasets, name, (url, hashlib.md5(path.read_bytes()).hexdigest()))
+
+
+@pytest.mark.parametrize("name", ["cifar100", "cifar-100"])
+@pytest.mark.parametrize("parent", ["", "cifar100", "cifar-100"])
+def test_cifar100_has_the_fine_labels(small_cifar100, name, parent):
+    path, images, fine = small_cifar100
+    if parent:
+        (path.parent / parent).mkdir()
+        path.rename(path.parent / parent / path.name)
+    data = datasets.load(name, path.parent)
+    assert (data.name, data.classes) == ("cifar100", 100)
+    assert np.array_equal(np.rint(data.train["inputs"] * 255), images[:3])
+    assert np.array_equal(np.rint(data.test["inputs"] * 255), images[3:])
+    assert data.train["labels"].dtype == np.int32
+    assert [*data.train["labels"], *data.test["labels"]] == fine
+
+
+@pytest.mark.parametrize("name", ["tiny_imagenet", "tiny-imagenet"])
+def test_tiny_imagenet_numbers_classes_by_the_alphabet_and_tests_on_what_is_for_validation(small_tiny_imagenet, name):
+    path, colours = small_tiny_imagenet
+    data = datasets.load(name, path.parent.parent)
+    assert (data.name, data.classes) == ("tiny_imagenet", 2)
+    assert data.train["inputs"].shape == (4, 64, 64, 3)
+    assert data.train["inputs"].dtype == np.float32
+    assert list(data.train["labels"]) == [0, 0, 1, 1]
+    assert list(data.test["labels"]) == [1, 1, 0]  # as the annotations list them: 2, 0, 1
+    seen = 255 * np.concatenate([data.train["inputs"], data.test["inputs"]])
+    assert np.abs(seen - colours[[0, 1, 2, 3, 6, 4, 5]][:, None, None]).max() <= 3  # JPEG is not exact
+
+
+def test_damaged_archives_are_named(small_cifar100, small_tiny_imagenet, monkeypatch):
+    (cifar, _, _), (tiny, _) = small_cifar100, small_tiny_imagenet
+    for name, path, checksum in (("cifar100", cifar, "_CIFAR100"), ("tiny_imagenet", tiny, "_TINY_IMAGENET")):
+        path.write_bytes(path.read_bytes()[:-30])
+        assert refusal(name, cifar.parent).startswith(f"{path} does not have the published contents")
+        publish(monkeypatch, checksum, path)
+        assert refusal(name, cifar.parent).startswith(f"{path} is corrupt")
+    write_archive(cifar, {"train.bin": bytes(3073), "test.bin": bytes(3074)}, "cifar-100-binary")
+    publish(monkeypatch, "_CIFAR100", cifar)
+    assert refusal("cifar100", cifar.parent).startswith(f"train.bin in {cifar} has 3073 bytes")
+    with zipfile.ZipFile(tiny, "w") as archive:
+        archive.writestr("tiny-imagenet-200/wnids.txt", "n01\n")
+    publish(monkeypatch, "_TINY_IMAGENET", tiny)
+    assert refusal("tiny_imagenet", cifar.parent).startswith(f"{tiny} is corrupt (KeyError)")
 
 
 def features(**changes):
@@ -403,15 +509,15 @@ def test_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError) as error:
         datasets.load("imagenet")
     assert str(error.value) == (
-        "There is no data set 'imagenet': choose one of digits, mnist, fashion_mnist, cifar10, cifar10_features, or give an "
-        ".npz file of features."
+        "There is no data set 'imagenet': choose one of digits, mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, "
+        "cifar10_features, or give an .npz file of features."
     )
 
 
 @pytest.mark.parametrize("name", datasets.DATASETS)
 def test_first_line_of_docstring_describes(name):
     first = inspect.getdoc(datasets.DATASETS[name]).splitlines()[0]
-    assert "10 classes" in first
+    assert f"{ {'cifar100': 100, 'tiny_imagenet': 200}.get(name, 10) } classes" in first
     assert first.endswith(".")
 
 
@@ -457,3 +563,17 @@ def test_real_cifar10_features(name):
     means = np.stack([data.train["inputs"][data.train["labels"] == c].mean(axis=0) for c in range(10)])
     guess = np.argmax(data.test["inputs"] @ means.T - 0.5 * np.sum(means**2, axis=1), axis=1)
     assert np.mean(guess == data.test["labels"]) > 0.6
+
+
+def test_smaller_images_are_means_over_squares():
+    images = np.arange(2 * 6 * 6, dtype=np.float32).reshape(2, 6, 6, 1)
+    halves = datasets.resized(images, 3)
+    assert halves.shape == (2, 3, 3, 1)
+    assert halves.dtype == np.float32
+    assert halves[1, 2, 0, 0] == images[1, 4:6, 0:2, 0].mean()
+    np.testing.assert_array_equal(datasets.resized(images, 6), images)
+    bordered = datasets.resized(images, 4)  # squares of 2 after a border of one
+    assert bordered[0, 0, 0, 0] == images[0, 0, 0, 0] / 4
+    assert bordered[0, 1, 1, 0] == images[0, 1:3, 1:3, 0].mean()
+    with pytest.raises(InputError, match="size is 7, but the inputs are"):
+        datasets.resized(images, 7)

@@ -367,3 +367,26 @@ def test_names_are_those_of_the_registries():
     assert kinds.PENALTY.get("ChiSquare") is fm.ChiSquare
     with pytest.raises(fm.InputError, match="there is no penalty 'ChiSquar': did you mean 'ChiSquare'"):
         kinds.PENALTY.get("ChiSquar")
+
+
+def test_runs_that_are_given_up_end_there_and_their_settings_are_not_chosen(tmp_path):
+    options = {"problem": {"name": "quadratic", "clients": 4}, "rounds": 40, "eval_every": 10, "metrics": {"Distance": {}}}
+    plain = lambda lr: {"method": "ParallelSGDA", "lr_x": lr, "lr_y": 0.1}
+    still, quick = 1e-9, 0.1
+    whole = fm.Experiment(**options, methods={"still": plain(still), "quick": plain(quick)}).run(
+        tmp_path / "whole", report=False
+    )
+    far, near = (record.history["Distance/x"][-1] for record in whole.records)
+    rule = {"metric": "Distance/x", "above": float(far + near) / 2, "after": 20}
+    given_up, kept = fm.Experiment(
+        **options, methods={"still": plain(still), "quick": plain(quick)}, stop=rule
+    ).run(tmp_path / "stop", report=False).records  # fmt: skip
+    assert (given_up.status, given_up.rounds) == ("stopped", 20)
+    assert (kept.status, kept.rounds) == ("finished", 40)
+    search = {"select": "Distance/x", "better": "higher"}  # the still one is further away, and chosen unless it is given up
+    for stop, best in ((None, still), (rule, quick)):
+        tried = fm.Experiment(**options, methods={"both": plain([still, quick])}, search=search, stop=stop)
+        (record,) = tried.run(tmp_path / f"search-{best}", report=False).records
+        assert record.hyper["lr_x"] == pytest.approx(best)
+    with pytest.raises(fm.InputError, match=r"give a table, such as stop = \{metric"):
+        fm.Experiment(**options, methods={"still": plain(still)}, stop={"metric": "Distance/x"}).plan()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import math
 import os
 import tarfile
@@ -64,13 +65,15 @@ def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = N
     of any network, and ``numpy.savez`` writes them.
 
     Args:
-        name: "digits", "mnist", "fashion_mnist", "cifar10" or "cifar10_features"; "fashion-mnist", "cifar-10" and
-            "cifar10-features" will do too. Or a file of features: its path, or its name in the folder.
+        name: "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet" or "cifar10_features";
+            "fashion-mnist", "cifar-10", "cifar-100", "tiny-imagenet" and "cifar10-features" will do too. Or a file of
+            features: its path, or its name in the folder.
         folder: where the official files are, and where they are put when they have to be downloaded: ``mnist/`` and
             ``fashion-mnist/`` in it hold the gzipped IDX files, and it, ``cifar10/`` or ``cifar-10/`` in it holds
-            ``cifar-10-binary.tar.gz`` or the directory ``cifar-10-batches-bin`` that this unpacks to. Files of features
-            are in it and are never downloaded; that of "cifar10_features" is ``cifar10-features.npz``. By default the
-            folder that the environment variable FEDMINIMAX_DATA names, and otherwise the user's cache.
+            ``cifar-10-binary.tar.gz`` or the directory ``cifar-10-batches-bin`` that this unpacks to. It, or a folder of
+            the set's name, holds ``cifar-100-binary.tar.gz`` and ``tiny-imagenet-200.zip``, which are not unpacked. Files
+            of features are in it and are never downloaded; that of "cifar10_features" is ``cifar10-features.npz``. By
+            default the folder that the environment variable FEDMINIMAX_DATA names, and otherwise the user's cache.
 
     Returns:
         The data set. Images are NHWC; the inputs of "digits" are flat, 64 features, and so are those of a file of features.
@@ -80,8 +83,8 @@ def load(name: str | os.PathLike[str], folder: str | os.PathLike[str] | None = N
     if name.endswith(".npz"):
         path = Path(name).expanduser()
         return read_features(path if path.is_absolute() or path.exists() else folder / path)
-    aliases = {"fashion-mnist": "fashion_mnist", "cifar-10": "cifar10", "cifar10-features": "cifar10_features"}
-    key = aliases.get(name, name)
+    aliases = {"cifar-10": "cifar10", "cifar-100": "cifar100"}
+    key = aliases.get(name, name.replace("-", "_"))
     if key not in DATASETS:
         raise InputError(
             f"There is no data set {name!r}: choose one of {', '.join(DATASETS)}, or give an .npz file of features."
@@ -132,6 +135,23 @@ def cifar10(folder: Path) -> Dataset:
         test={"inputs": _scaled(images[-1]), "labels": labels[-1].astype(np.int32)},
         classes=10,
     )
+
+
+def cifar100(folder: Path) -> Dataset:
+    """CIFAR-100: all sorts of things, 50,000 + 10,000 colour images of 32x32 pixels in 100 classes."""
+    source = _archive(folder, "cifar100", *_CIFAR100)
+    parts = {}
+    for name, contents in read_cifar_batches(source, ["train.bin", "test.bin"]).items():
+        images, labels = parse_cifar_batch(contents, f"{name} in {source}", label_bytes=2)
+        parts[name] = {"inputs": _scaled(images), "labels": labels.astype(np.int32)}
+    return Dataset("cifar100", parts["train.bin"], parts["test.bin"], classes=100)
+
+
+def tiny_imagenet(folder: Path) -> Dataset:
+    """Tiny-ImageNet: 100,000 + 10,000 colour images of 64x64 pixels in 200 classes; to test on are those for validation."""
+    source = _archive(folder, "tiny_imagenet", *_TINY_IMAGENET)
+    train, test, classes = read_tiny_imagenet(source)
+    return Dataset("tiny_imagenet", train, test, classes)
 
 
 def cifar10_features(folder: Path) -> Dataset:
@@ -207,26 +227,65 @@ def parse_idx(contents: bytes, name: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(contents, np.uint8, offset=start).reshape(shape)
 
 
-def parse_cifar_batch(contents: bytes, name: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return the images, NHWC, and the labels in a file of CIFAR-10's binary version.
+def parse_cifar_batch(contents: bytes, name: str, label_bytes: int = 1) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Return the images, NHWC, and the labels in a file of the binary version of CIFAR-10 or CIFAR-100.
 
-    The file is a sequence of records of 3,073 bytes: the label, then the red, the green and the blue plane of 32 rows.
+    The file is a sequence of records: the label, then the red, the green and the blue plane of 32 rows. A record of CIFAR-100
+    has two labels, of which the second, the fine one, is returned.
 
     Args:
         contents: the file.
         name: the file's name, for the message when it is not such a file.
+        label_bytes: how many labels a record has.
     """
-    if len(contents) == 0 or len(contents) % 3073:
+    length = label_bytes + 3072
+    if len(contents) == 0 or len(contents) % length:
         raise InputError(
-            f"{name} has {len(contents)} bytes, which is not a whole number of records of 3,073 bytes: remove the "
+            f"{name} has {len(contents)} bytes, which is not a whole number of records of {length:,} bytes: remove the "
             "archive, and it is downloaded again."
         )
-    records = np.frombuffer(contents, np.uint8).reshape(-1, 3073)
-    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+    records = np.frombuffer(contents, np.uint8).reshape(-1, length)
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, label_bytes - 1]
+
+
+def read_tiny_imagenet(source: Path) -> tuple[Arrays, Arrays, int]:
+    """Return the training and the validation examples, and the number of classes, of the archive ``tiny-imagenet-200.zip``.
+
+    ``wnids.txt`` lists the classes, which are numbered by the alphabet; ``train/<class>/images`` has the images of one, and
+    ``val/val_annotations.txt`` the name and the class of every image in ``val/images``. All are JPEG files, some of them grey.
+    Nothing is unpacked to disk.
+    """
+    from PIL import Image  # matplotlib brings it
+
+    try:
+        with zipfile.ZipFile(source) as archive:
+            root = "tiny-imagenet-200/"
+            lines = lambda name: archive.read(root + name).decode().splitlines()
+            number = {name: k for k, name in enumerate(sorted(lines("wnids.txt")))}
+            train, test = [], []
+            for name in sorted(archive.namelist()):
+                parts = name.removeprefix(root).split("/")
+                if len(parts) == 4 and parts[0] == "train" and parts[2] == "images" and parts[3]:
+                    train.append((name, number[parts[1]]))
+            for line in lines("val/val_annotations.txt"):
+                image, kind = line.split("\t")[:2]
+                test.append((f"{root}val/images/{image}", number[kind]))
+
+            def read(files: list[tuple[str, int]]) -> Arrays:
+                inputs = np.empty((len(files), 64, 64, 3), np.float32)
+                for row, (name, _) in zip(inputs, files, strict=True):
+                    with Image.open(io.BytesIO(archive.read(name))) as image:
+                        row[:] = _scaled(np.asarray(image.convert("RGB")))
+                return {"inputs": inputs, "labels": np.array([label for _, label in files], np.int32)}
+
+            return read(train), read(test), len(number)
+    # What zipfile and Pillow raise when it is another kind of file, or a part is missing or damaged.
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{source} is corrupt ({reason_of(error)}): remove it, and it is downloaded again.") from error
 
 
 def read_cifar_batches(source: Path, names: list[str]) -> dict[str, bytes]:
-    """Return the named files in ``cifar-10-batches-bin``, given that directory or the archive that has it.
+    """Return the named files of ``cifar-10-batches-bin``, or of another archive, given that directory or the archive.
 
     Nothing is unpacked to disk.
     """
@@ -311,6 +370,21 @@ def _cifar_source(folder: Path) -> Path:
     return path
 
 
+def _archive(folder: Path, name: str, url: str, md5: str) -> Path:
+    """Return the official archive of a data set, from the folder or downloaded; its own checksum is compared."""
+    file = url.rpartition("/")[2]
+    for parent in (folder, folder / name, folder / name.replace("_", "-"), folder / name.replace("cifar", "cifar-")):
+        if (parent / file).is_file():
+            path = parent / file
+            with path.open("rb") as contents:
+                if hashlib.file_digest(contents, "md5").hexdigest() != md5:
+                    raise InputError(f"{path} does not have the published contents: remove it, and it is downloaded again.")
+            return path
+    path = folder / name / file
+    download(url, path, md5)
+    return path
+
+
 def download(url: str, path: Path, md5: str) -> None:
     """Download a file whose md5 is known."""
     import pooch
@@ -338,6 +412,25 @@ def check_sum(name: str, contents: bytes, sha256: str) -> None:
 def _scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Return bytes as float32 in [0, 1], in C order."""
     return np.divide(pixels, np.float32(255), dtype=np.float32, order="C")
+
+
+def resized(images: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """Return smaller images: means over equal squares, after a border of zeros where they would not fit.
+
+    Args:
+        images: [n, height, width, channels], in [0, 1].
+        size: the height and width to have.
+    """
+    if images.ndim != 4 or images.shape[1] != images.shape[2] or not 1 <= size <= images.shape[1]:
+        raise InputError(
+            f"size is {size}, but the inputs are {images.shape[1:]}: give one of at most their height, of square images."
+        )
+    count, side, _, channels = images.shape
+    square = -(-side // size)
+    border = square * size - side
+    around = (border // 2, border - border // 2)
+    padded = np.pad(images, ((0, 0), around, around, (0, 0)))
+    return padded.reshape(count, size, square, size, square, channels).mean(axis=(2, 4), dtype=images.dtype)
 
 
 def reason_of(error: Exception) -> str:
@@ -393,12 +486,17 @@ _CIFAR10 = {
     "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
+# The archive and its md5; that of CIFAR-100 is printed beside the link on https://www.cs.toronto.edu/~kriz/cifar.html
+_CIFAR100 = ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8")
+_TINY_IMAGENET = ("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "digits": digits,
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
     "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny_imagenet": tiny_imagenet,
     "cifar10_features": cifar10_features,
 }
 """The data sets by name: functions of the folder that has them."""

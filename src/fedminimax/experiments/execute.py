@@ -23,10 +23,11 @@ from fedminimax.experiments.outcome import Outcome, outcome_of
 from fedminimax.experiments.plan import Method
 from fedminimax.experiments.prepare import Ready
 from fedminimax.experiments.progress import Bar
+from fedminimax.experiments.spec import Spec
 from fedminimax.experiments.together import Dealt, Together, Which
 from fedminimax.folders import DIVERGED, FINISHED, INTERRUPTED, STOPPED, Record
 from fedminimax.identity import hyper_parameters
-from fedminimax.observers import Observer
+from fedminimax.observers import Observer, StopWhen
 from fedminimax.plan import SIMULATOR
 from fedminimax.result import Result
 from fedminimax.run import run
@@ -264,6 +265,7 @@ class _Runs:
 
     def _keep(self, label: str, method: Method, found: Sweep) -> None:
         """Write the runs of the setting that is best."""
+        found = _without_given_up(found, given_up(self.spec))
         best, by = found.chosen, str(self.spec.search.select)
         assert best is not None
         setting = found.settings[best]
@@ -298,8 +300,30 @@ class _Runs:
 def _one_of(ready: Ready, home: Home, which: Which, observers: Sequence[Observer] = ()) -> Result:
     """Carry one run out, in its folder."""
     given = _inputs(ready, home.run(*which), *which)
+    stop = given_up(ready.plan.spec)
+    observers = [*observers, *([stop] if stop else [])]
     rounds, every = ready.plan.spec.rounds, ready.eval_every
     return run(**given, rounds=rounds, seed=which[1], eval_every=every, progress=False, observers=observers)
+
+
+def given_up(spec: Spec) -> StopWhen | None:
+    """Return what ends the runs that an experiment gives up; None where there is no such rule."""
+    return None if spec.stop is None else StopWhen(**spec.stop.model_dump())
+
+
+def _without_given_up(found: Sweep, stop: StopWhen | None) -> Sweep:
+    """Return a sweep in which a setting of which a run would have been given up has no number at its end: it is not chosen."""
+    if stop is None:
+        return found
+    if stop.metric not in found.history:
+        raise InputError(f"stop.metric is {stop.metric!r}, but there are {', '.join(found.better)}: name one of them.")
+    curves = np.asarray(found.history[stop.metric], float)
+    counts = [k for k, round in enumerate(found.history["round"]) if round >= stop.after]
+    out = np.array([[any(stop.passed(stop.after, run[k]) for k in counts) for run in runs] for runs in curves]).any(axis=1)
+    by = str(found.selected_by)
+    values = np.array(found.history[by], float)
+    values[out, :, -1] = np.nan
+    return replace(found, history={**found.history, by: values})
 
 
 def _inputs(ready: Ready, path: Path, label: str, seed: int) -> dict[str, Any]:

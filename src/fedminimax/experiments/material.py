@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,6 +48,17 @@ class Material:
         """Return what problems and metrics may take from here."""
         count = None if self.clients is None else self.clients.count
         return {"clients": self.clients, "classes": self.classes, "solution": self.solution, "count": count}
+
+
+class Divisible(Protocol):
+    """What has not been divided among clients yet."""
+
+    @property
+    def kinds(self) -> Any:
+        """By what the training examples are divided among clients."""
+
+    def divide(self, owner: np.ndarray, count: int, kept: np.ndarray | None = None) -> Material:
+        """Return the clients' data (see :class:`Pooled`)."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,7 @@ def examples(
     validation: int | float = 0,
     positive: int | None = None,
     centred: bool = False,
+    size: int | None = None,
     batching: str = REPLACEMENT,
     seed: int = 0,
 ) -> Pooled:
@@ -111,6 +123,7 @@ def examples(
         positive: the class that counts as positive; all others are then one class (for problems.auc). Clients are divided by
             the classes as they were.
         centred: whether images have pixels from -1 to 1, in place of 0 to 1.
+        size: make square images this high and wide, by means over squares, to compute less; None: as they are.
         batching: how minibatches are drawn, "replacement" or "epochs".
         seed: of what is taken and held out.
     """
@@ -130,6 +143,9 @@ def examples(
         held["test"] = _rows(whole.test, taken)
     trained, classes = _rows(whole.train, order[out : out + wanted]), whole.classes
     kinds = trained["labels"]
+    if size is not None:
+        small = lambda part: {**part, "inputs": datasets.resized(part["inputs"], integer("size", size))}
+        trained, held = small(trained), {part: small(rows) for part, rows in held.items()}
     if centred:
         two = lambda part: {**part, "inputs": 2 * part["inputs"] - 1}
         trained, held = two(trained), {part: two(rows) for part, rows in held.items()}
@@ -238,9 +254,9 @@ def source(name: str, folders: Sequence[Path] = ()) -> Any:
     return functools.partial(table, key) if key in published else None
 
 
-def material_of(made: Any) -> Material | Pooled:
+def material_of(made: Any) -> Material | Divisible:
     """Return what a user's own function made as an experiment takes it."""
-    if isinstance(made, (Material, Pooled)):
+    if isinstance(made, Material) or hasattr(made, "divide"):
         return made
     if isinstance(made, datasets.Dataset):
         return examples(made)

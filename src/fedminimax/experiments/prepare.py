@@ -13,7 +13,7 @@ from fedminimax.compare import at_upload, budget
 from fedminimax.data import partition
 from fedminimax.errors import InputError
 from fedminimax.experiments.checks import check, judged_by
-from fedminimax.experiments.material import Material, Pooled, material_of
+from fedminimax.experiments.material import Divisible, Material, material_of
 from fedminimax.experiments.mistakes import dotted, nearest
 from fedminimax.experiments.plan import Method, Plan
 from fedminimax.experiments.positions import Path
@@ -111,7 +111,7 @@ def _material(plan: Plan) -> Material | None:
     return _divided(plan, there)
 
 
-def _divided(plan: Plan, pooled: Pooled) -> Material | None:
+def _divided(plan: Plan, pooled: Divisible) -> Material | None:
     labels = pooled.kinds
     owner = _made(plan, plan.partition, labels=labels, n_or_labels=labels)
     if owner is WRONG:

@@ -294,7 +294,7 @@ def _shown(value: Any) -> str:
 def _adapter(options: tuple[Any, ...]) -> TypeAdapter[Any]:
     """Return pydantic's validator of plain types: strict, but lists are welcome where Python has tuples."""
     whole: Any = typing.Union[tuple(_strict(option) for option in options)]  # noqa: UP007
-    return TypeAdapter(whole)
+    return TypeAdapter(whole, config=ConfigDict(arbitrary_types_allowed=True))
 
 
 def _strict(option: Any) -> Any:

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from fedminimax.errors import InputError
 from fedminimax.experiments.mistakes import Mistakes, dotted, nearest
@@ -35,6 +35,22 @@ class Search(BaseModel):
     seed: int = 0
 
 
+class Stop(BaseModel):
+    """When a run is given up."""
+
+    model_config = STRICT
+    metric: str
+    below: float | None = None
+    above: float | None = None
+    after: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _a_level(self) -> Stop:
+        if self.below is None and self.above is None:
+            raise ValueError("give below or above, a level at which to stop")
+        return self
+
+
 class Spec(BaseModel):
     """One experiment, as its file has it.
 
@@ -56,6 +72,7 @@ class Spec(BaseModel):
         checkpoint_every: how often a run is saved: rounds, or a text such as "30s" or "5min".
         match_upload: give all methods the same floats up a round: true, a method's label, or a number.
         search: how lists and ranges of hyper-parameters are tried.
+        stop: at what level of a metric runs are given up: they end there, and a setting of which one would is not chosen.
     """
 
     model_config = STRICT
@@ -76,6 +93,7 @@ class Spec(BaseModel):
     checkpoint_every: Positive | str | None = None
     match_upload: bool | str | Positive = False
     search: Search = Search()
+    stop: Stop | None = None
 
     @field_validator("seeds")
     @classmethod
@@ -181,6 +199,7 @@ _CURES = {
     "checkpoint_every": 'give a number of rounds, or a time such as "30s" or "5min"',
     "match_upload": "give true, the label of a method, or a number of floats",
     "search": 'give a table, such as [search] with select = "accuracy/worst" below it',
+    "stop": 'give a table, such as stop = {metric = "accuracy/mean", below = 0.2, after = 50}',
     "search.select": 'give the name of a number, such as "accuracy/worst"',
     "search.better": "give 'lower' or 'higher'",
     "search.samples": _WHOLE,

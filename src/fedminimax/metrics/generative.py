@@ -20,7 +20,7 @@ import numpy as np
 
 from fedminimax import wire
 from fedminimax.data.clients import ClientData
-from fedminimax.data.datasets import Arrays, Dataset, folder_of, load
+from fedminimax.data.datasets import Arrays, Dataset, folder_of, load, resized
 from fedminimax.errors import InputError
 from fedminimax.metrics import base
 from fedminimax.metrics.base import HIGHER, in_batches, metric_class
@@ -111,6 +111,7 @@ def train_classifier(
     epochs: int = 5,
     batch_size: int = 100,
     learning_rate: float = 1e-3,
+    size: int | None = None,
     seed: int = 0,
     cache: str | os.PathLike[str] | None = None,
 ) -> Classifier:
@@ -127,6 +128,7 @@ def train_classifier(
         epochs: passes over the training examples, each in a new order, less a remainder that fills no batch.
         batch_size: examples a step.
         learning_rate: Adam's.
+        size: the height and width to give the images of a named data set, by means over squares; None: as they are.
         seed: of the initial weights and of the orders.
         cache: the folder of classifiers; by default ``classifiers`` in the folder of data sets: the one that the environment
             variable FEDMINIMAX_DATA names, or the user's cache.
@@ -136,7 +138,7 @@ def train_classifier(
     """
     from fedminimax import models
 
-    train, test = _examples(data)
+    train, test = _examples(data, size)
     if epochs < 1 or batch_size < 1 or not learning_rate > 0:
         raise InputError(
             "epochs and batch_size must be at least 1 and learning_rate above zero, but are "
@@ -194,12 +196,13 @@ def _accuracy(model: Any, params: Tree, data: Arrays) -> float:
     return float(np.mean(np.argmax(np.asarray(scores(params, data["inputs"])), axis=-1) == data["labels"]))
 
 
-def _examples(data: str | Dataset | tuple[Arrays, Arrays]) -> tuple[Arrays, Arrays]:
+def _examples(data: str | Dataset | tuple[Arrays, Arrays], size: int | None = None) -> tuple[Arrays, Arrays]:
     """Return the examples to train and to test on."""
     parts: Any = data
     if isinstance(data, str):
         data = load(data)
-        between = lambda part: {**part, "inputs": 2 * part["inputs"] - 1} if part["inputs"].ndim == 4 else part
+        smaller = (lambda images: images) if size is None else (lambda images: resized(images, size))
+        between = lambda part: {**part, "inputs": 2 * smaller(part["inputs"]) - 1} if part["inputs"].ndim == 4 else part
         parts = (between(data.train), between(data.test))
     elif isinstance(data, Dataset):
         parts = (data.train, data.test)
