@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +160,8 @@ def test_ci_runs_the_readmes_test_command():
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     assert "<!-- tests -->" in readme
     assert "<!-- tests -->" in ci
+
+
+def test_the_page_of_the_papers_is_what_its_script_makes_of_the_committed_table():
+    page = runpy.run_path(str(ROOT / "benchmarks" / "reproductions.py"))["page"]
+    assert (ROOT / "docs" / "reproductions.md").read_text() == page(), "python benchmarks/reproductions.py writes it again"

@@ -15,31 +15,22 @@ from fedminimax.data import datasets
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = {
     "absent_silos": ("--small", "--rounds", "10", "--seeds", "1"),
-    "auc_mnist": ("--rounds", "2", "--clients", "20", "--network", "MLP", "--methods", "CD-MAGE+"),
     "extract_features": ("--data", "digits", "--backbone", "random", "--size", "16", "--pca", "8", "--limit", "200"),
-    "fair_features": ("--data", "small.npz", "--alphas", "0.5", "--clients", "4", "--methods", "ScaffPD", "--seeds", "1",
-                      "--rounds", "4", "--local-steps", "2"),
     "fair_images": ("--data", "mnist", "--rounds", "1", "--clients", "2", "--methods", "FESS-GDA", "--batch-size", "10"),
     "federated_gan": ("--rounds", "1", "--clients", "20", "--features", "2", "--local-steps", "2", "--samples", "50"),
     "own_problem": ("--rounds", "100"),
     "personalized_ring": ("--nodes", "4", "--rounds", "20", "--couplings", "0.1"),
-    "robust_regression": ("--small", "--rounds", "10", "--seeds", "1"),
     "robust_training": ("--rounds", "2", "--clients", "40"),
-    "train_convexify_train": ("--rounds", "2",),
     "wgan_figure1": ("--rounds", "10", "--seeds", "1", "--penalties", "0.01"),
 }  # fmt: skip
 SAYS = {
     "absent_silos": r"50% answer, each request +ScaffPDStale +None",
-    "auc_mnist": r"CD-MAGE\+ +0\.\d",
     "extract_features": r"is right for [3-9]\d\.\d% of the test images",
-    "fair_features": r"ScaffPD +\d\d\.\d\d",
     "fair_images": r"FESS-GDA: average \d+\.\d%, worst class",
     "federated_gan": r"Inception score \d",
     "own_problem": r"100 0\.5",
     "personalized_ring": r"Best for the nodes: coupling 0\.1",
-    "robust_regression": r"SCAFF-PD at tau = .*4 settings|SCAFF-PD at tau = .*8 settings",
     "robust_training": r"test accuracy under the perturbation: \d",
-    "train_convexify_train": r"then SCAFF-PD, linearised +\d",
     "wgan_figure1": r"lambda 0\.01: FESS-GDA .*36 runs",
 }
 """What each prints when it has come to its end."""
@@ -59,13 +50,6 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDMINIMAX_DATA", str(tmp_path))
     monkeypatch.setitem(datasets.DATASETS, "mnist", small_digits)
-    data = datasets.digits(Path())
-    arrays = {
-        f"{short}_{part}": getattr(data, part)[name]
-        for part in ("train", "test")
-        for short, name in (("x", "inputs"), ("y", "labels"))
-    }
-    np.savez(tmp_path / "small.npz", **arrays)
     with jax.enable_x64(False):
         before = jax.config.jax_enable_x64
         yield tmp_path

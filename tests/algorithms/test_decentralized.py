@@ -632,3 +632,13 @@ def test_a_residual_network_descends_against_its_noise():
         values.append(float(value))
     assert values[-1] < values[0] - 0.2
     assert float(jnp.abs(z.y).max()) > 0
+
+
+def test_a_swept_strength_is_a_coupling_times_as_large(x64):
+    network = fm.Network.ring(4)
+    run = lambda coupling, **given: fm.run(
+        (task := fm.problems.personalized_quadratic(network, coupling)).problem, task.clients,
+        fm.DecentralizedExtraGradient(0.05, 0.05, **given), rounds=5, progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(run(0.5, strength=3.0).x, run(1.5).x, rtol=1e-12)
+    assert np.abs(np.asarray(run(0.5).x) - np.asarray(run(1.5).x)).max() > 1e-3

@@ -319,7 +319,7 @@ def _primal(penalty, losses):
     return float(losses @ w - penalty.value(w))
 
 
-@pytest.mark.parametrize(("rho", "sigma"), [(0.01, 0.1), (0.05, 0.01), (0.1, 0.1)])  # all six: examples/robust_regression.py
+@pytest.mark.parametrize(("rho", "sigma"), [(0.01, 0.1), (0.05, 0.01), (0.1, 0.1)])
 def test_scaff_pd_converges_linearly_and_faster_with_more_local_steps(x64, rho, sigma):
     """Theorem 5.5 and Figure 5: ||x - x*||^2 <= 1e-16 for K = 1, 10, 100 at one local step size."""
     task = fm.problems.robust_regression(rho=rho, sigma=sigma)

@@ -102,6 +102,53 @@ def test_sides_of_other_panels():
         judge([wanted.model_copy(update={"method": "Z", "panels": []})], panels)
 
 
+def sloping(ends, slope, over=(1.0, 10.0, 100.0), **expected):
+    """The verdict on a slope over panels, in each of which the metric ends somewhere with each seed."""
+    panels = {f"at {value}": runs("A", values, "lower") for value, values in zip(over, ends, strict=True)}
+    group = dict(zip(panels, over, strict=True))
+    given = {"says": "", "metric": "m", "method": "A", "slope": slope, "group": "g", "over": group, **expected}
+    return judge([Expectation(**given)], panels)[0]
+
+
+def test_a_slope_is_fitted_seed_by_seed_and_judged_by_its_interval():
+    """Seed k's number is (k + 1) x^(k / 2): the slopes of three seeds are 0, 1/2 and 1, whatever the factors."""
+    ends = [[(k + 1) * x ** (k / 2) for k in range(3)] for x in (1.0, 10.0, 100.0)]
+    found = sloping(ends, (-1.0, 2.0))
+    half = 4.3026527297 * 0.5 / np.sqrt(3)  # Student's quantile with two degrees of freedom
+    np.testing.assert_allclose([found.lead, found.low, found.high], [0.5, 0.5 - half, 0.5 + half], rtol=1e-9)
+    assert (found.verdict, found.panel, found.seeds) == (HELD, "g", 3)
+    assert sloping(ends, (0.4, 0.6)).verdict == NOT_SHOWN  # the mean alone says nothing
+    assert sloping(ends, (2.0, 3.0)).verdict == sloping(ends, (-3.0, -2.0)).verdict == CONTRADICTS
+    assert sloping(ends[:2], (-1.0, 2.0), over=(1.0, 10.0)).verdict == NOT_SHOWN  # two points always lie on a line
+    assert judge([Expectation(says="", metric="m", method="A", slope=(0, 1), group="g")], {})[0].verdict == NOT_SHOWN
+
+
+def test_a_slope_of_what_it_takes_needs_all_runs_to_get_there():
+    """Lines to e pass .5 at the fraction .5 / e of the way, where .5 is to be passed from below, as a metric to maximise."""
+    panels = lambda last: {f"{e}": runs("A", [e, e, last]) for e in (1.0, 2.5, 5.0)}
+    wanted = Expectation(
+        says="", metric="m", method="A", slope=(-1.1, -0.9), group="g", over={"1.0": 1.0, "2.5": 2.5, "5.0": 5.0}, reaches=0.5
+    )
+    rounds = [50, 20, 10]
+    expected = np.polyfit(np.log([1, 2.5, 5]), np.log(rounds), 1)[0]
+    same = judge([wanted], {name: runs("A", [float(name)] * 3) for name in wanted.over})[0]
+    np.testing.assert_allclose(same.lead, expected)
+    assert same.verdict == HELD
+    assert judge([wanted], panels(0.1))[0].verdict == NOT_SHOWN  # a run that never gets there has no place on a line
+
+
+def test_means_over_a_run_and_other_costs():
+    """A straight line from 0 has half its end as its mean; costs that are twice the rounds make leads twice as long."""
+    found = judged(runs("A", A) + runs("B", B), than=["B"], average=True)[0]
+    np.testing.assert_allclose(found.lead, np.mean(np.array(A) - np.array(B)) / 2)
+    records = runs("A", [0.9] * 3) + runs("B", [0.6] * 3)
+    for record in records:
+        record.history["gossip_rounds"] = 2 * record.history["round"]
+    found = judged(records, than=["B"], reaches=0.5, counts="gossip_rounds")[0]
+    assert found.lead == 60
+    assert found.sentence.startswith("gossip rounds until m is 0.500: A 120")
+
+
 def test_the_verdict_of_an_item():
     said = lambda *verdicts: verdict_of([Finding("", "", verdict, "") for verdict in verdicts])
     assert said(HELD, HELD) == HELD
@@ -119,7 +166,9 @@ def test_what_is_asked_beyond_the_paper_is_told_and_does_not_count():
     assert verdict_of(judge([expected("A", "B", True), expected("B", "A", False)], records)) == CONTRADICTS
 
 
-@pytest.mark.parametrize("wrong", [{}, {"than": ["B"], "below": 1.0}, {"than": ["B"], "like": True}, {"below": 1, "abve": 2}])
+@pytest.mark.parametrize("wrong", [{}, {"than": ["B"], "below": 1.0}, {"than": ["B"], "like": True}, {"below": 1, "abve": 2},
+     {"slope": (0, 1)}, {"slope": (1, 0), "group": "g"}, {"below": 1, "group": "g"}, {"below": 1, "counts": "floats_up"},
+     {"below": 1, "average": True, "reaches": 2}])  # fmt: skip
 def test_expectations_that_say_nothing_or_two_things_are_refused(wrong):
     with pytest.raises(ValidationError):
         Expectation(says="", metric="m", method="A", **wrong)

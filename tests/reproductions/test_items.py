@@ -1,13 +1,23 @@
 """The catalogue: every item can be read, its experiments can be planned at all scales, and it runs at the smallest."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import fedminimax as fm
-from fedminimax.reproductions import find, items, reproduce
+from fedminimax.data import datasets
+from fedminimax.problems.personalized_quadratic import ill_conditioned
+from fedminimax.reproductions import Item, find, items, reproduce
 from fedminimax.reproductions.conduct import PAGE, SUMMARY
-from fedminimax.reproductions.item import SCALES, merged
+from fedminimax.reproductions.item import SCALES, extended, merged
+from fedminimax.reproductions.page import end
 
 NAMES = sorted(items())
 
@@ -33,10 +43,10 @@ def test_what_is_expected_of_methods_that_a_scale_leaves_out_is_not_looked_at():
     item = whole.model_copy(update={"smoke": {"methods": {"CD-MAGE+": False, "CD-MA": False, "CODASCA": {"lr_x": 1.0}}}})
     assert item.expected("small") == item.expect
     left = item.expected("smoke")
-    assert [one.method for one in left] == ["CD-MAGE", "CD-MAGE"]  # the lead, and the bound
+    assert [one.method for one in left] == ["CD-MAGE", "CD-MAGE", "CD-MAGE, one cohort"]  # leads, with a bound between
     assert left[0].than == [name for name in item.expect[0].than if name != "CD-MA"]
     none = item.model_copy(update={"smoke": {"methods": dict.fromkeys(item.expect[0].than, False)}})
-    assert [one.above for one in none.expected("smoke")] == [0.998]
+    assert [one.method for one in none.expected("smoke") if one.than] == ["CD-MAGE+", "CD-MAGE, one cohort"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,22 +60,160 @@ def test_every_item_can_be_planned_at_every_scale(name):
     sides = [side.partition("@") for one in item.expect for side in (one.method, *one.than)]
     assert {side[0].strip() for side in sides} <= labels
     assert {side[2].strip() for side in sides if side[1]} <= set(item.panels)
+    assert set(item.printed) <= set(item.panels or ["all"])
+    for numbers in item.printed.values():
+        assert set(numbers) <= labels
+        assert {metric for metrics in numbers.values() for metric in metrics} <= set(item.shows)
+
+
+def test_the_first_round_of_vgg11_at_the_scale_of_the_paper(monkeypatch):
+    def images(folder):
+        drawn = np.random.default_rng(0)
+        part = lambda n: {"inputs": drawn.random((n, 32, 32, 3), np.float32), "labels": (np.arange(n) % 10).astype(np.int32)}
+        return datasets.Dataset("cifar10", part(10), part(10), 10)
+
+    monkeypatch.setitem(datasets.DATASETS, "cifar10", images)
+    whole = find("fed-norm-sgda/figure-3").experiments("paper")["E = 5, tau redrawn"][0]
+    label, method = next(iter(whole.tables["methods"].items()))
+    changes = {"rounds": 1, "eval_every": 1, "partition": {"clients": 2, "alpha": 10.0, "min_size": 1}, "metrics": {}}
+    changes["methods"] = {label: {**method, "batch_size": 5}}  # a few steps of each client
+    made = fm.Experiment(**merged(whole.tables, changes))
+    assert made.tables["problem"]["model"] == "vgg11"
+    ready = made.ready
+    result = fm.run(ready.problem, ready.clients, ready.methods[label].algorithm, rounds=1)
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), result.x, ready.problem.start.x)
+    assert all(0 < change < 1 for change in jax.tree.leaves(moved))  # every layer has learnt something, and none has blown up
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_item_runs_at_the_smallest_scale(name, tmp_path):
+def test_every_item_runs_at_the_smallest_scale(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDMINIMAX_DATA", str(tmp_path))  # nothing of the user's is needed, or written to
+    item = items()[name]
     made = reproduce(name, "smoke", tmp_path / "out")
     assert made.finished
     assert made.verdict == ""  # it was only tried
-    assert len(made.findings) >= len(items()[name].expect)
+    looked = [one.says for one in item.expected("smoke") if not one.panels or {*one.panels} & {*made.outcomes}]
+    assert looked
+    assert {found.says for found in made.findings} == {*looked}
     known = json.loads((tmp_path / "out" / SUMMARY).read_text())
     assert (known["item"], known["scale"]) == (name, "smoke")
     page = (tmp_path / "out" / PAGE).read_text()
     assert "Only tried" in page
     assert "data:image/png" in page
+    panels = item.panel_names("smoke")
+    printed = {(p, m, k): v for p in panels for m, ks in item.printed.get(p, {}).items() for k, v in ks.items()}
+    assert {(n["panel"], n["method"], n["metric"]): n["printed"] for n in known["numbers"] if n["printed"]} == printed
+    assert {n["metric"] for n in known["numbers"]} == set(item.shows)
+    assert ("in the paper" in page) == bool(printed)
     if name == NAMES[0]:
         with pytest.raises(fm.InputError, match="has something in it already: go on with it by --resume"):
             reproduce(name, "smoke", tmp_path / "out")
         before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("history*")}
         assert reproduce(name, "smoke", tmp_path / "out", resume=True).finished
         assert before == {path: path.read_bytes() for path in (tmp_path / "out").rglob("history*")}
+
+
+def test_the_table_of_the_end_has_what_the_paper_prints_beside_what_came_out():
+    line = lambda method, metric, mean, spread, printed: {
+        "panel": "p", "method": method, "metric": metric, "mean": mean, "spread": spread, "printed": printed
+    }  # fmt: skip
+    numbers = [line("A", "acc", 0.5, 0.01, 0.62), line("B", "acc", None, None, None), line("A", "loss", 1.5, None, None)]
+    head, rows = end(numbers)
+    assert head == ["Method", "Panel", "acc", "in the paper", "loss"]
+    assert rows == [["A", "p", "0.500 ± 0.010", "0.62", "1.500"], ["B", "p", "–", "–", "–"]]
+
+
+BASE = {
+    "title": "a",
+    "claim": "b",
+    "also": ["figure-9"],
+    "found": ["c"],
+    "shows": ["Distance/x"],
+    "experiment": {
+        "rounds": 4,
+        "eval_every": 2,
+        "checkpoint_every": 1,
+        "seeds": 2,
+        "problem": {"name": "quadratic", "clients": 4},
+        "methods": {name: {"method": "ParallelSGDA", "lr_x": lr, "lr_y": lr} for name, lr in (("A", 0.1), ("B", 0.01))},
+        "metrics": {"Distance": {}},
+    },
+    "panels": {"one": {}, "two": {"problem": {"seed": 1}}},
+    "expect": [{"says": "A is ahead", "metric": "Distance/x", "method": "A", "than": ["B"]}],
+}
+
+
+def test_an_item_has_what_the_one_has_that_it_extends():
+    other = {"extends": "p/base", "title": "d", "panels": {"two": False}, "experiment": {"methods": {"A": {"lr_x": 0.2}}}}
+    made = extended("p/other", {"p/base": BASE, "p/other": {**other, "expect": BASE["expect"]}})
+    assert (made["title"], made["claim"], made["panels"]) == ("d", "b", {"one": {}})
+    assert made["experiment"]["methods"]["A"] == {"method": "ParallelSGDA", "lr_x": 0.2, "lr_y": 0.1}
+    assert not {"extends", "also", "found"} & made.keys()
+    assert "expect" not in extended("p/other", {"p/base": BASE, "p/other": other})
+    with pytest.raises(fm.InputError, match=r"p/other extends 'p/bas', which there is not \(did you mean 'p/base'\?\)"):
+        extended("p/other", {"p/base": BASE, "p/other": {**other, "extends": "p/bas"}})
+    with pytest.raises(fm.InputError, match="p/third extends p/other, which extends another: extend p/base itself"):
+        extended("p/third", {"p/base": BASE, "p/other": other, "p/third": {"extends": "p/other"}})
+
+
+def test_what_is_of_the_same_runs_is_found_by_its_own_name_too():
+    assert find("cd-mage/table-4") is find("cd-mage/figure-3")
+    taken = [name for item in items().values() for name in item.other_names]
+    assert len({*taken, *NAMES}) == len(taken) + len(NAMES)
+
+
+KILLED = """
+import json, os, signal, sys
+from fedminimax.experiments import progress
+from fedminimax.reproductions import Item, reproduce
+
+told = progress.Bar.done
+rounds = []
+def count(bar, what, more, metric=""):
+    told(bar, what, more, metric)
+    rounds.append(more if what == "B, seed 1" else 0)
+    if sum(rounds) >= 6:  # in the second panel, after two of four rounds
+        os.kill(os.getpid(), signal.SIGKILL)
+
+progress.Bar.done = count
+reproduce(Item(**json.loads(sys.argv[1])), "smoke", sys.argv[2])
+"""
+
+
+def test_killed_and_resumed_it_is_the_same(tmp_path):
+    item = Item(name="p/base", **BASE)
+    whole = reproduce(item, "smoke", tmp_path / "whole")
+    env = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    here = str(tmp_path / "here")
+    command = [sys.executable, "-c", KILLED, json.dumps({"name": "p/base", **BASE}), here]
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "here" / SUMMARY).exists()
+    again = reproduce(item, "smoke", here, resume=True)
+    assert again.finished
+    assert {r.rounds for records in again.records.values() for r in records} == {4}
+    ends = lambda made: {
+        (panel, r.label, r.seed): r.history["Distance/x"][-1] for panel in made.records for r in made.records[panel]
+    }
+    assert ends(again) == pytest.approx(ends(whole), rel=1e-4)  # one of them was compiled otherwise
+    assert len(ends(again)) == 8
+    assert [found.verdict for found in again.findings] == [found.verdict for found in whole.findings]
+
+
+@pytest.mark.parametrize("name", ["personalized/theorem-1", "personalized/theorem-2"])
+def test_the_steps_of_the_theorems_are_those_of_from_theory(name):
+    """The catalogue has numbers; they are the formulas' of the problem that each panel solves."""
+    seen = 0
+    for (experiment,) in ({k: v[:1] for k, v in items()[name].experiments("small").items()}).values():
+        problem, methods = experiment.tables["problem"], experiment.tables["methods"]
+        task = ill_conditioned(fm.Network.ring(6, normalized=True), problem["coupling"], problem["L"])
+        for label, given in methods.items():
+            theory = {
+                "Sliding": lambda task=task, L=problem["L"]: fm.Sliding.from_theory(task.problem, L, 1.0),
+                "LocalExtraStep": lambda task=task, L=problem["L"]: fm.LocalExtraStep.from_theory(task.problem, L),
+                "Extragradient": lambda task=task, L=problem["L"]: fm.DecentralizedExtraGradient.from_theory(task.problem, L),
+            }[label]()
+            for key in {"gamma", "inner_lr", "p", "lr_x", "lr_y"} & given.keys():
+                np.testing.assert_allclose(given[key], getattr(theory, key), rtol=1e-8, err_msg=f"{label} {key}")
+                seen += 1
+    assert seen == {"personalized/theorem-1": 28, "personalized/theorem-2": 14}[name]

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from fedminimax import players
 from fedminimax.algorithms.base import Algorithm, S, algorithm, static
 from fedminimax.algorithms.local import descent_ascent
 from fedminimax.algorithms.settings import WithBatches, WithSteps
@@ -100,11 +101,13 @@ class DecentralizedExtraGradient(WithBatches, Decentralized[Point]):
     Args:
         lr_x: eta for x; below 1 / (L + c lambda_max).
         lr_y: eta for y.
+        strength: what the problem's coupling c is multiplied by, so that it can be swept like a step size.
         batch_size: examples of each of a step's two gradients, drawn anew; None: all of the node's.
     """
 
     lr_x: Scalar
     lr_y: Scalar
+    strength: Scalar = 1.0
 
     @classmethod
     def from_theory(cls, problem: PersonalizedProblem, L: float, **fields: Any) -> DecentralizedExtraGradient:
@@ -125,4 +128,5 @@ class DecentralizedExtraGradient(WithBatches, Decentralized[Point]):
     def move(self, problem: NodeProblem, node: Client, z: Point, at: Point, mixed: Point) -> Point:
         """Return P(z - eta grad F(at)), the node's part of it."""
         gradient = problem.grad(at.x, at.y, node.batch(self.batch_size))
-        return descent_ascent(problem, z, problem.coupled(gradient, mixed), self.lr_x, self.lr_y)
+        pull = players.scale(mixed, self.strength)
+        return descent_ascent(problem, z, problem.coupled(gradient, pull), self.lr_x, self.lr_y)

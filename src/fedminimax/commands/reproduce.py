@@ -20,7 +20,7 @@ def show_items(console: Console | None = None) -> None:
     console = console or Console()
     table = Table("item", "what it shows", "the claim")
     for item in items().values():
-        table.add_row(escape(item.name), escape(item.title), escape(item.claim))
+        table.add_row(escape("\n".join([item.name, *item.other_names])), escape(item.title), escape(item.claim))
     console.print(table)
     console.print(f"fedminimax reproduce ITEM --scale {'|'.join(SCALES)}", highlight=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import jax
 
 from fedminimax.errors import InputError
+from fedminimax.experiments.experiment import Experiment
 from fedminimax.experiments.outcome import Outcome
 from fedminimax.folders import Record, make_folder, read_json, write_atomically
+from fedminimax.report.evidence import Evidence
 from fedminimax.reproductions.expectations import Finding, judge, verdict_of
 from fedminimax.reproductions.item import SMALL, SMOKE, Item, find
 
@@ -58,6 +61,19 @@ class Reproduction:
         return f"Verdict: {self.verdict}." if self.verdict else "Only tried, at a scale that says nothing about the claim."
 
     @property
+    def numbers(self) -> list[dict[str, Any]]:
+        """What every method has at the end of its runs, panel by panel, beside what the paper prints."""
+        lines = []
+        for panel, records in self.records.items():
+            evidence = Evidence.of(records)
+            for metric in self.item.shows:
+                for row in evidence.rows(metric):
+                    printed = self.item.printed.get(panel, {}).get(row.label, {}).get(metric)
+                    known = {"panel": panel, "method": row.label, "metric": metric, "seeds": len(row.values), "lost": row.lost}
+                    lines.append(known | {"mean": _finite(row.mean), "spread": _finite(row.spread), "printed": printed})
+        return lines
+
+    @property
     def records(self) -> dict[str, list[Record]]:
         """The runs of each panel; those of another division count as other seeds."""
         return {
@@ -89,15 +105,15 @@ def reproduce(
         for panel, divisions in experiments.items():
             for k, experiment in enumerate(divisions):
                 place = folder / _safe(panel) / f"division-{k}" if len(divisions) > 1 else folder / _safe(panel)
-                # A page is enough to see that it runs: the reports of its experiments take longer than the runs.
-                outcomes[panel].append(experiment.run(place, progress=progress, report=scale != SMOKE))
+                # The reports of short runs take longer than these: one of each panel, and none where it is only tried.
+                outcomes[panel].append(experiment.run(place, progress=progress, report=scale != SMOKE and k == 0))
                 if outcomes[panel][-1].status != "finished":
                     return Reproduction(item, scale, folder, outcomes, [], None)
     made = Reproduction(item, scale, folder, outcomes, [], None)
     if not made.finished:
         return made
     judged = Reproduction(item, scale, folder, outcomes, judge(item.expected(scale), made.records), folder / PAGE)
-    _write(judged)
+    _write(judged, {panel: divisions[0] for panel, divisions in experiments.items()})
     return judged
 
 
@@ -108,11 +124,12 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return dict(read_json(folder / SUMMARY))
 
 
-def _write(made: Reproduction) -> None:
-    from fedminimax.reproductions.page import figure, render
+def _write(made: Reproduction, experiments: dict[str, Experiment]) -> None:
+    from fedminimax.reproductions.page import figure, render, samples
 
     picture = made.folder / "figure.png"
     figure(made, picture)
+    pictures = [picture, *samples(made, experiments)]
     seconds = sum(record.seconds for records in made.records.values() for record in records)
     seeds = sorted(
         {len({r.seed for r in rs if r.label == label}) for rs in made.records.values() for label in {r.label for r in rs}}
@@ -127,10 +144,16 @@ def _write(made: Reproduction) -> None:
         "runs": sum(len(records) for records in made.records.values()),
         "seconds": round(seconds, 1),
         "differs": made.item.differs.get(made.scale, []),
+        "numbers": made.numbers,
         "findings": [finding.as_dict() for finding in made.findings],
     }
     write_atomically(made.folder / SUMMARY, json.dumps(known, indent=1, ensure_ascii=False).encode())
-    write_atomically(made.folder / PAGE, render(made, picture).encode())
+    write_atomically(made.folder / PAGE, render(made, pictures).encode())
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can hold it."""
+    return value if math.isfinite(value) else None
 
 
 def _safe(panel: str) -> str:

@@ -27,7 +27,8 @@ _LEAST = 1e-300
 class Expectation(BaseModel):
     """One thing that should come out.
 
-    A side is a method's label, or "label @ panel" for one of another panel. One of ``than``, ``below``, ``above`` is there.
+    A side is a method's label, or "label @ panel" for one of another panel. One of ``than``, ``below``, ``above``, ``slope`` is
+    there.
 
     Attributes:
         says: it, in words.
@@ -40,6 +41,11 @@ class Expectation(BaseModel):
         reaches: compare in place of the number the rounds that it takes to reach this.
         below: the number should be at most this.
         above: the number should be at least this.
+        slope: between these two should lie the slope of the number's logarithm against that of what panels differ in.
+        group: the panels over which the slope is fitted: a group of what the item is drawn across.
+        over: these panels, and the number that each stands for; the item has it.
+        average: take in place of the number at the end the mean over all evaluations.
+        counts: what it takes to reach a level is counted in: "round", or a cost such as "gossip_rounds" or "local_steps".
         panels: the panels in which to look; by default all.
         beyond: whether it is a question of ours that the paper does not answer: it is told, and the verdict is without it.
     """
@@ -55,13 +61,22 @@ class Expectation(BaseModel):
     reaches: float | None = None
     below: float | None = None
     above: float | None = None
+    slope: tuple[float, float] | None = None
+    group: str | None = None
+    over: dict[str, float] = {}
+    average: bool = False
+    counts: str = "round"
     panels: list[str] = []
     beyond: bool = False
 
     @model_validator(mode="after")
     def _one_kind(self) -> Expectation:
-        if sum([bool(self.than), self.below is not None, self.above is not None]) != 1:
-            raise ValueError("give one of than, below, above")
+        if sum([bool(self.than), *(kind is not None for kind in (self.below, self.above, self.slope))]) != 1:
+            raise ValueError("give one of than, below, above, slope")
+        if (self.slope is None) != (self.group is None) or (self.slope is not None and self.slope[0] >= self.slope[1]):
+            raise ValueError("a slope needs group, and two bounds, the lower one first")
+        if (self.average and self.reaches is not None) or (self.counts != "round" and self.reaches is None):
+            raise ValueError("average is of a number, and counts of what it takes to reach one")
         if self.like and not self.by:
             raise ValueError("like needs by: how far apart they may be")
         return self
@@ -70,6 +85,14 @@ class Expectation(BaseModel):
     def comparisons(self) -> int:
         """How many intervals it looks at in one panel."""
         return max(1, len(self.than))
+
+    @property
+    def what(self) -> str:
+        """The number that is looked at, in words."""
+        if self.reaches is None:
+            return f"mean {self.metric}" if self.average else self.metric
+        counted = "rounds" if self.counts == "round" else self.counts.replace("_", " ")
+        return f"{counted} until {self.metric} is {number(self.reaches)}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +134,7 @@ Runs = Mapping[str, Sequence[Record]]
 
 def judge(expected: Sequence[Expectation], runs: Runs) -> list[Finding]:
     """Compare what came out with what was expected."""
-    places = [(one, [p for p in one.panels or runs if p in runs]) for one in expected]
+    places = [(one, _places(one, runs)) for one in expected]
     looks = sum(one.comparisons * len(panels) for one, panels in places)
     return [
         replace(found, beyond=one.beyond)
@@ -131,7 +154,15 @@ def verdict_of(findings: Sequence[Finding]) -> str:
     return CONTRADICTS if CONTRADICTS in said else NOT_SHOWN
 
 
+def _places(one: Expectation, runs: Runs) -> list[str]:
+    if one.slope is not None:
+        return [one.group or ""]
+    return [panel for panel in one.panels or runs if panel in runs]
+
+
 def _judge(one: Expectation, panel: str, runs: Runs, looks: int) -> list[Finding]:
+    if one.slope is not None:
+        return [_sloping(one, panel, runs, looks)]
     if not one.than:
         return [_bounded(one, panel, _side(one.method, one, panel, runs))]
     first = _side(one.method, one, panel, runs)
@@ -166,13 +197,18 @@ def _side(name: str, one: Expectation, panel: str, runs: Runs) -> _Side:
 
 
 def _number(record: Record, one: Expectation, higher: bool) -> float:
-    """Return the metric at the end, or the rounds until it reaches a level: twice as many as there were where it never does."""
+    """Return the metric at the end, or its mean, or the rounds until it reaches a level.
+
+    Where it never does they are twice as many as there were; of a slope such a run is no part.
+    """
     curve = np.asarray(record.history[one.metric], float)
     if one.reaches is None:
-        return float(curve[-1])
+        return float(curve.mean() if one.average else curve[-1])
     there = np.flatnonzero(curve >= one.reaches if higher else curve <= one.reaches)
-    rounds = record.history["round"]
-    return float(rounds[there[0]] if there.size else 2 * rounds[-1])
+    counted = record.history[one.counts]
+    if not there.size:
+        return math.nan if one.slope is not None else float(2 * counted[-1])
+    return float(counted[there[0]])
 
 
 def _bounded(one: Expectation, panel: str, side: _Side) -> Finding:
@@ -191,7 +227,6 @@ def _bounded(one: Expectation, panel: str, side: _Side) -> Finding:
 
 def _compared(one: Expectation, panel: str, name: str, first: _Side, other_name: str, other: _Side, looks: int) -> Finding:
     shared = sorted(first.values.keys() & other.values.keys())
-    what = one.metric if one.reaches is None else f"rounds until {one.metric} is {number(one.reaches)}"
     if first.lost != other.lost and not one.like:
         lost, total = max((first.lost, len(first.values)), (other.lost, len(other.values)))
         whose = name if first.lost > other.lost else other_name
@@ -201,18 +236,50 @@ def _compared(one: Expectation, panel: str, name: str, first: _Side, other_name:
     of = (lambda value: math.log10(max(value, _LEAST))) if one.log else (lambda value: value)
     leads = sign * np.array([of(first.values[seed]) - of(other.values[seed]) for seed in shared])
     if len(shared) < FEWEST:
-        return Finding(
-            one.says, panel, NOT_SHOWN, f"{name} and {other_name} share {len(shared)} seeds: too few.", seeds=len(shared)
-        )
+        ends = [", ".join(number(side.values[seed]) for seed in shared) for side in (first, other)]
+        found = f"{one.metric}: {name} {ends[0]}, {other_name} {ends[1]}; " if shared else ""
+        says = f"{found}{name} and {other_name} share {len(shared)} seeds: too few."
+        return Finding(one.says, panel, NOT_SHOWN, says, seeds=len(shared))
     mean, half = float(leads.mean()), _half(leads, LEVEL / looks)
     low, high = mean - half, mean + half
     verdict = _alike(low, high, one.by) if one.like else HELD if low > one.by else CONTRADICTS if high < 0 else NOT_SHOWN
     means = [float(np.mean([side.values[seed] for seed in shared])) for side in (first, other)]
     sentence = (
-        f"{what}: {name} {number(means[0])}, {other_name} {number(means[1])}; ahead by {number(mean)} "
+        f"{one.what}: {name} {number(means[0])}, {other_name} {number(means[1])}; ahead by {number(mean)} "
         f"[{number(low)}, {number(high)}]{' powers of ten' if one.log else ''}, {len(shared)} seeds."
     )
     return Finding(one.says, panel, verdict, sentence, mean, low, high, len(shared))
+
+
+def numbers(one: Expectation, runs: Runs) -> dict[str, dict[int, float]]:
+    """Return the number that a slope is about, by panel and seed."""
+    return {panel: _side(one.method, one, panel, runs).values for panel in one.over if panel in runs}
+
+
+def _sloping(one: Expectation, group: str, runs: Runs, looks: int) -> Finding:
+    """Judge a slope: it is fitted seed by seed, and its interval lies within the bounds, beyond them, or across."""
+    assert one.slope is not None
+    found = numbers(one, runs)
+    seeds = sorted(set.intersection(*(set(values) for values in found.values()))) if found else []
+    every = {record.seed for panel in found for record in runs[panel]}
+    if len(found) < FEWEST or len(seeds) < FEWEST or len(seeds) < len(every):
+        why = (
+            f"{one.what} of {one.method} is there in {len(found)} panels with {len(seeds)} of {len(every)} seeds in all of them"
+        )
+        return Finding(one.says, group, NOT_SHOWN, f"{why}: too few for a slope.", seeds=len(seeds))
+    across = np.log([one.over[panel] for panel in found])
+    up = np.log([[max(values[seed], _LEAST) for seed in seeds] for values in found.values()])
+    slopes = np.polyfit(across, up, 1)[0]
+    mean, half = float(slopes.mean()), _half(slopes, LEVEL / looks)
+    low, high = mean - half, mean + half
+    least, most = one.slope
+    verdict = HELD if least <= low and high <= most else CONTRADICTS if high < least or low > most else NOT_SHOWN
+    ends = [float(np.mean(list(found[panel].values()))) for panel in (next(iter(found)), list(found)[-1])]
+    sentence = (
+        f"{one.what} of {one.method}: slope {number(mean)} [{number(low)}, {number(high)}], expected {number(least)} to "
+        f"{number(most)}; from {number(ends[0])} to {number(ends[1])} over {len(found)} panels, {len(seeds)} seeds."
+    )
+    return Finding(one.says, group, verdict, sentence, mean, low, high, len(seeds))
 
 
 def _alike(low: float, high: float, by: float) -> str:

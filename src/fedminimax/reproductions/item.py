@@ -9,7 +9,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedminimax.errors import InputError, nearest
 from fedminimax.experiments.experiment import Experiment
@@ -24,22 +24,40 @@ WHOLE = "all"
 """The name of the panel of an item that has only one."""
 
 
+class Across(BaseModel):
+    """What the panels of an item differ in, as numbers: its figure then has what came out against them, not curves.
+
+    Attributes:
+        name: what they are, as an axis calls it.
+        groups: panels that are drawn together, and the number that each stands for.
+        log: whether the axis has powers of ten.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    groups: dict[str, dict[str, float]]
+    log: bool = False
+
+
 class Item(BaseModel):
-    """A figure or a table of a paper.
+    """A figure or a table of a paper, or a question that it leaves.
 
     Attributes:
         name: "paper/item", by which it is asked for.
         title: what it shows.
+        also: what else of the paper is of the same runs, such as "table-4": it is found by these names too.
         claim: what the paper says of it, in a sentence of ours.
         shows: the metrics to draw, the first one first.
         against: what they are drawn against: "round", "floats_up" or "grad_evals".
         differs: by scale, what is not as in the paper.
         found: what we found out beyond the verdict, in sentences without figures.
+        printed: the numbers that the paper prints, by panel, method and metric, in the metric's units: shown beside ours.
         experiment: the tables of an experiment.
         small: what is otherwise at the small scale.
         paper: what is otherwise at the scale of the paper.
         smoke: what is otherwise when it is only tried.
         panels: what is otherwise in each panel, and within it by scale.
+        across: what panels differ in, where it is a number.
         divisions: by scale, how many times all of it is done, with other data or another division of it each time.
         varies: the seeds that differ between divisions, such as "partition.seed".
         float64: whether it is run in double precision.
@@ -49,16 +67,19 @@ class Item(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     title: str
+    also: list[str] = []
     claim: str
     shows: list[str] = Field(min_length=1)
     against: str = "round"
     differs: dict[str, list[str]] = {}
     found: list[str] = []
+    printed: dict[str, dict[str, dict[str, float]]] = {}
     experiment: dict[str, Any]
     small: dict[str, Any] = {}
     paper: dict[str, Any] = {}
     smoke: dict[str, Any] = {}
     panels: dict[str, dict[str, Any]] = {}
+    across: Across | None = None
     divisions: dict[str, int] = {}
     varies: list[str] = []
     float64: bool = False
@@ -68,6 +89,11 @@ class Item(BaseModel):
     def source(self) -> str:
         """The paper's short name."""
         return self.name.partition("/")[0]
+
+    @property
+    def other_names(self) -> list[str]:
+        """By what it is asked for too."""
+        return [f"{self.source}/{other}" for other in self.also]
 
     def panel_names(self, scale: str) -> list[str]:
         """Return the names of the panels that there are at a scale."""
@@ -85,7 +111,18 @@ class Item(BaseModel):
         removed = {label for label, changes in getattr(self, scale).get("methods", {}).items() if changes is False}
         there = lambda side: side.partition("@")[0].strip() not in removed
         kept = [one for one in self.expect if there(one.method) and (not one.than or any(map(there, one.than)))]
-        return [one.model_copy(update={"than": [*filter(there, one.than)]}) for one in kept]
+        groups = {} if self.across is None else self.across.groups
+        over = lambda one: {} if one.group is None else {"over": groups[one.group]}
+        return [one.model_copy(update={"than": [*filter(there, one.than)], **over(one)}) for one in kept]
+
+    @model_validator(mode="after")
+    def _groups_are_there(self) -> Item:
+        known = {} if self.across is None else self.across.groups
+        if wrong := {one.group for one in self.expect if one.group is not None} - set(known):
+            raise ValueError(f"there is no group {', '.join(sorted(wrong))} in across")
+        if wrong := {panel for panels in known.values() for panel in panels} - set(self.panels):
+            raise ValueError(f"across has panels that there are not: {', '.join(sorted(wrong))}")
+        return self
 
     def _experiment(self, panel: str, scale: str, division: int) -> Experiment:
         own = self.panels.get(panel, {})
@@ -99,9 +136,9 @@ class Item(BaseModel):
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables with changes: tables within them are merged, one of another name is another thing, and false removes.
+    """Return tables with changes: tables within them are merged, one of another name is another thing.
 
-    A change of ``"*"`` is one of every table beside it.
+    False removes what is neither true nor false. A change of ``"*"`` is one of every table beside it.
     """
     out = dict(base)
     if EVERY in changes:
@@ -110,7 +147,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         if key == EVERY:
             continue
         old = out.get(key)
-        if value is False and isinstance(old, Mapping):
+        if value is False and old is not None and not isinstance(old, bool):
             del out[key]
         elif isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("name", old.get("name")) == old.get("name"):
             out[key] = merged(old, value)
@@ -122,25 +159,42 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 @functools.cache
 def items() -> dict[str, Item]:
     """Return all items of the catalogue, by name."""
-    found = {}
+    tables = {}
     papers = resources.files("fedminimax.reproductions") / "catalogue"
     for paper in sorted(papers.iterdir(), key=lambda path: path.name):
         if paper.is_dir():
             for file in sorted(paper.iterdir(), key=lambda path: path.name):
                 if file.name.endswith(".toml"):
-                    item = read(file, f"{paper.name}/{file.name.removesuffix('.toml')}")
-                    found[item.name] = item
-    return found
+                    tables[f"{paper.name}/{file.name.removesuffix('.toml')}"] = read(file)
+    return {name: Item.model_validate({"name": name, **extended(name, tables)}) for name in tables}
 
 
-def read(file: Traversable, name: str) -> Item:
-    """Read an item from its file."""
-    return Item.model_validate({"name": name, **tomllib.loads(file.read_text(encoding="utf-8"))})
+def read(file: Traversable) -> dict[str, Any]:
+    """Read the tables of an item from its file."""
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def extended(name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tables of an item: with those of the item that it ``extends``, where it says nothing else.
+
+    What else is found in the runs, and what it is also called, is not taken over.
+    """
+    own = dict(tables[name])
+    base = own.pop("extends", None)
+    if base is None:
+        return own
+    if base not in tables:
+        raise InputError(f"{name} extends {base!r}, which there is not{nearest(str(base), tables)}.")
+    if "extends" in tables[base]:
+        raise InputError(f"{name} extends {base}, which extends another: extend {tables[base]['extends']} itself.")
+    taken = {key: value for key, value in tables[base].items() if key not in ("also", "found", "expect")}
+    return merged(taken, own)
 
 
 def find(name: str) -> Item:
     """Return the item of a name."""
     known = items()
+    name = next((item.name for item in known.values() if name in item.other_names), name)
     if name not in known:
         raise InputError(
             f"There is no {name!r} to reproduce{nearest(name, known)}: fedminimax reproduce --list shows what there is."

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedminimax._version import __version__
+from fedminimax.checkpoint import newest
+from fedminimax.experiments.home import Home
+from fedminimax.problems.base import MinimaxProblem
 from fedminimax.report.evidence import Evidence
-from fedminimax.report.figures import draw_curves
+from fedminimax.report.figures import COLOURS, DASHES, MARKERS, draw_curves
 from fedminimax.report.page import document, table
 from fedminimax.report.words import quantity
-from fedminimax.reproductions.expectations import BEYOND
+from fedminimax.reproductions.expectations import BEYOND, numbers
 
 if TYPE_CHECKING:
+    from fedminimax.experiments.experiment import Experiment
     from fedminimax.reproductions.conduct import Reproduction
+    from fedminimax.reproductions.item import Across
 
 _ACROSS = 3
 """Panels side by side in the figure."""
+NONE = "–"
+"""In place of a number that there is not."""
+_SAMPLES = 16
+"""Images of each generator."""
 
 
 def figure(made: Reproduction, path: Path) -> None:
     """Draw every metric that the item shows, in every panel: mean over seeds, and from the least to the greatest."""
     from matplotlib.figure import Figure
 
+    if made.item.across is not None:
+        _figure_across(made, made.item.across, path)
+        return
     cells = [(panel, metric) for metric in made.item.shows for panel in made.outcomes]
     across = min(_ACROSS, len(made.outcomes) if len(made.outcomes) > 1 else len(cells))  # a metric begins a row
     down = math.ceil(len(cells) / across)
@@ -40,10 +56,93 @@ def figure(made: Reproduction, path: Path) -> None:
     axes[0][0].get_figure().savefig(path, dpi=130)
 
 
-def render(made: Reproduction, picture: Path) -> str:
-    """Return the page."""
+def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
+    """Draw what came out against what panels differ in: a row for each number, a column for each group of panels."""
+    from matplotlib.figure import Figure
+
+    drawn: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    for one in made.item.expected(made.scale):
+        if one.slope is not None:
+            by_panel = {panel: [*values.values()] for panel, values in numbers(one, made.records).items()}
+            drawn.setdefault((one.what, str(one.group)), {})[one.method] = by_panel
+    for metric, group in () if drawn else itertools.product(made.item.shows, across.groups):
+        cell = drawn.setdefault((metric, group), {})
+        for panel in (panel for panel in across.groups[group] if panel in made.records):
+            for row in Evidence.of(made.records[panel]).rows(metric):
+                cell.setdefault(row.label, {})[panel] = [*row.values.values()]
+    groups, rows = list(across.groups), list(dict.fromkeys(what for what, _ in drawn))
+    axes = Figure(figsize=(4.6 * len(groups), 3.4 * len(rows)), layout="constrained").subplots(
+        len(rows), len(groups), squeeze=False, sharey="none" if across.log else "row"
+    )
+    labels = list(dict.fromkeys(label for cell in drawn.values() for label in cell))
+    for (what, group), cell in drawn.items():
+        ax = axes[rows.index(what)][groups.index(group)]
+        for label, by_panel in cell.items():
+            k = labels.index(label)
+            there = [(across.groups[group][panel], values) for panel, values in by_panel.items() if values]
+            if there:
+                x = [number for number, _ in there]
+                ax.plot(
+                    x, [sum(v) / len(v) for _, v in there], label=label, color=COLOURS[k % len(COLOURS)], linewidth=1.8,
+                    linestyle=DASHES[k % len(DASHES)], marker=MARKERS[k % len(MARKERS)], markersize=5,
+                )  # fmt: skip
+                least, most = [min(v) for _, v in there], [max(v) for _, v in there]
+                ax.fill_between(x, least, most, color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
+        if across.log:
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+        ax.set(xlabel=across.name, ylabel=what)
+        ax.set_title(group, fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25)
+        ax.legend(frameon=False, fontsize=8, handlelength=3.2)
+    axes[0][0].get_figure().savefig(path, dpi=130)
+
+
+def samples(made: Reproduction, experiments: dict[str, Experiment]) -> list[Path]:
+    """Draw what generators make at the end of the runs with the first seed, a row for each method, with the same noise."""
+    import jax
+    from matplotlib.figure import Figure
+
+    from fedminimax.plots import sample_grid
+
+    drawn: list[Path] = []
+    for panel, outcomes in made.outcomes.items():
+        problem = experiments[panel].ready.problem
+        if not isinstance(problem, MinimaxProblem) or problem.generate is None:
+            continue
+        first: dict[str, Path] = {}
+        for record in outcomes[0].records:
+            first.setdefault(record.label, Home(outcomes[0].folder).run(record.label, record.seed))
+        kept = {label: newest(folder) for label, folder in first.items()}
+        made_by = {
+            label: _images(problem.generate(k.result.x, jax.random.key(0), _SAMPLES))
+            for label, k in kept.items()
+            if k is not None
+        }
+        if not made_by:
+            continue
+        axes = Figure(figsize=(9, 0.62 * len(made_by)), layout="constrained").subplots(len(made_by), 1, squeeze=False)[:, 0]
+        for ax, (label, images) in zip(axes, made_by.items(), strict=True):
+            sample_grid(images, _SAMPLES, ax=ax)
+            ax.set_title(label, fontsize=8, loc="left", x=-0.32, y=0.3)
+        drawn.append(made.folder / f"samples-{len(drawn)}.png")
+        axes[0].get_figure().savefig(drawn[-1], dpi=130)
+    return drawn
+
+
+def _images(made: Any) -> np.ndarray:
+    """Return what a generator made as images: vectors of a square length are such, row after row."""
+    images = np.asarray(made)
+    side = math.isqrt(images.shape[1])
+    return images.reshape(-1, side, side) if images.ndim == 2 and side**2 == images.shape[1] else images
+
+
+def render(made: Reproduction, pictures: Sequence[Path]) -> str:
+    """Return the page, with our figure first, and then what else was drawn."""
     item = made.item
-    image = base64.b64encode(picture.read_bytes()).decode()
+    images = [base64.b64encode(picture.read_bytes()).decode() for picture in pictures]
+    shown = [f'<figure><img src="data:image/png;base64,{image}" alt="{escape(item.title)}"></figure>' for image in images]
     rows = [
         f'<tr><th scope="row">{escape(f.says)}{BEYOND if f.beyond else ""}</th><td>{escape(f.panel)}</td>'
         f"<td><strong>{escape(f.verdict)}</strong></td>"
@@ -66,7 +165,7 @@ def render(made: Reproduction, picture: Path) -> str:
 <main>
 <p>The claim: {escape(item.claim)}</p>
 <p class="answer">{escape(made.sentence)}</p>
-<figure><img src="data:image/png;base64,{image}" alt="{escape(item.title)}"></figure>
+{"".join(shown)}
 <h2>What was compared</h2>
 {table(["Expected", "Panel", "Verdict", "Numbers"], rows, "What was compared")}
 <p class="caption">Leads are over the seeds that both sides have, with Student's intervals that together are wrong with a
@@ -82,14 +181,36 @@ chance of 5% at most (Bonferroni over all comparisons of this page). Positive: a
     return document(item.title, body, ())
 
 
-def _numbers(made: Reproduction) -> str:
+def end(numbers: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the lines of the table of what methods have at the end, with a column for what the paper prints."""
+    known = {(one["panel"], one["method"], one["metric"]): one for one in numbers}
+    metrics = list(dict.fromkeys(metric for _, _, metric in known))
+    printed = {one["metric"] for one in numbers if one["printed"] is not None}
+    head = ["Method", "Panel", *(title for metric in metrics for title in (metric, "in the paper")[: 1 + (metric in printed)])]
     lines = []
-    for panel, records in made.records.items():
-        evidence = Evidence.of(records)
-        for label in evidence.labels:
-            cells = ""
-            for metric in made.item.shows:
-                row = next((row for row in evidence.rows(metric) if row.label == label), None)
-                cells += f'<td class="number">{quantity(row.mean, row.spread) if row and row.values else "–"}</td>'
-            lines.append(f'<tr><th scope="row">{escape(label)}</th><td>{escape(panel)}</td>{cells}</tr>')
-    return table(["Method", "Panel", *made.item.shows], lines, "Numbers at the end")
+    for panel, method in dict.fromkeys((panel, method) for panel, method, _ in known):
+        cells = [method, panel]
+        for metric in metrics:
+            one = known.get((panel, method, metric))
+            cells.append(_quantity(one))
+            if metric in printed:
+                cells.append(f"{one['printed']:g}" if one and one["printed"] is not None else NONE)
+        lines.append(cells)
+    return head, lines
+
+
+def _quantity(one: Mapping[str, Any] | None) -> str:
+    if one is None or one["mean"] is None:
+        return NONE
+    return quantity(one["mean"], math.nan if one["spread"] is None else one["spread"])
+
+
+def _numbers(made: Reproduction) -> str:
+    head, lines = end(made.numbers)
+    rows = [
+        f'<tr><th scope="row">{escape(method)}</th><td>{escape(panel)}</td>'
+        + "".join(f'<td class="number">{escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+        for method, panel, *cells in lines
+    ]
+    return table(head, rows, "Numbers at the end")
