@@ -15,6 +15,8 @@ from pathlib import Path
 
 from fedminimax.reproductions import items
 from fedminimax.reproductions.expectations import BEYOND
+from fedminimax.reproductions.item import SMALL
+from fedminimax.reproductions.page import end
 
 ROOT = Path(__file__).parent.parent
 TABLE, PAGE = ROOT / "benchmarks" / "results" / "reproductions.json", ROOT / "docs" / "reproductions.md"
@@ -52,12 +54,27 @@ def page() -> str:
         lines += ["", f"In the catalogue, and not carried out here yet: {', '.join(rest)}."]
     lines.append("")
     for one in known:
-        lines += [f"## {one['item']}", "", f"{one['title']}. The claim: {one['claim']} **Verdict: {one['verdict']}.**", ""]
+        where = "" if one["scale"] == SMALL else f", at the scale of the {one['scale']}"
+        lines += [
+            f"## {one['item']}{where}",
+            "",
+            f"{one['title']}. The claim: {one['claim']} **Verdict: {one['verdict']}.**",
+            "",
+        ]
         lines += ["| expected | panel | verdict | numbers |", "|---|---|---|---|"]
         says = lambda f: f["says"] + (BEYOND if f.get("beyond") else "")
         lines += [f"| {says(f)} | {f['panel']} | {f['verdict']} | {f['sentence']} |" for f in one["findings"]]
-        for text in [*items()[one["item"]].found, *(f"Differs from the paper: {text}" for text in one["differs"])]:
+        last = one is [other for other in known if other["item"] == one["item"]][-1]
+        for text in [
+            *(items()[one["item"]].found if last else ()),
+            *(f"Differs from the paper: {text}" for text in one["differs"]),
+        ]:
             lines += ["", text]
+        if numbers := one.get("numbers"):
+            head, rows = end(numbers)
+            lines += ["", "At the end of the runs, mean and standard deviation over seeds:", ""]
+            lines += [f"| {' | '.join(head)} |", f"|{'---|' * 2}{'---:|' * (len(head) - 2)}"]
+            lines += [f"| {' | '.join(row)} |" for row in rows]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
