@@ -27,6 +27,7 @@ from fedminimax.engines.mesh.contents import joined
 from fedminimax.engines.mesh.evaluation import MeshJudge
 from fedminimax.engines.mesh.packing import added, packed_bytes, summed
 from fedminimax.engines.mesh.placement import device_mesh
+from fedminimax.engines.mesh.rounds import side_by_side
 from fedminimax.engines.rows import OwnStates
 from fedminimax.engines.simulator import Simulation
 from fedminimax.errors import InputError
@@ -61,6 +62,7 @@ def test_shares_have_every_client_once_and_nothing_else():
     shares = [data.shard(k, 3) for k in range(3)]
     assert [i for share in shares for i in share.own] == list(range(7))
     for share in shares:
+        assert share.places().tolist() == [share.place(i) for i in share.own]
         assert (share.count, share.total, share.smallest, share.largest) == (7, 30, 1, 9)
         for i in share.own:
             jax.tree.map(np.testing.assert_array_equal, share[i], data[i])
@@ -196,15 +198,27 @@ def test_nodes_meet_only_their_neighbours_and_count_once_at_the_end():
     assert collectives(compiled.as_text()) == {"collective_permute": len(mixes) + 1}
 
 
-@pytest.mark.parametrize("guard", [fm.Guard(), fm.Guard(aggregate="median")])
-def test_blocks_on_two_devices_equal_the_simulator(guard, x64):
+@pytest.mark.parametrize("size", [1, 4, 10, 1000, 10_000])
+@pytest.mark.parametrize("places", [2, 8, 64])
+def test_a_drawn_cohort_takes_few_turns_that_are_nearly_full(size, places):
+    assert side_by_side(size, 1) == size
+    fullest = np.random.default_rng(0).multinomial(size, [1 / places] * places, size=500).max(1)
+    width = side_by_side(size, places)
+    turns = np.ceil(fullest / width)
+    assert 1 <= width <= size
+    assert turns.mean() < 1.2 + np.sqrt(fullest.mean() / 8)
+    assert (turns * width).mean() < 1.3 * fullest.mean() + 1.5
+
+
+@pytest.mark.parametrize(("guard", "strategy"), [(fm.Guard(), "auto"), (fm.Guard(aggregate="median"), 2)])
+def test_blocks_on_two_devices_equal_the_simulator(guard, strategy, x64):
     task = problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
     method = fm.Scaffold(lr_x=0.02, local_steps=2, batch_size=4, cohort_size=4)
     go = lambda engine, **more: fm.run(
         task.problem, task.clients, method, rounds=4, seed=3, eval_every=4, engine=engine, progress=False, guard=guard,
         availability=fm.Availability(0.7), metrics=metrics.ClientLoss(), **more,
     )  # fmt: skip
-    here, there = go(fm.Simulator("vmap", 1)), go(fm.Mesh(devices=2))
+    here, there = go(fm.Simulator("vmap", 1)), go(fm.Mesh(strategy, devices=2))
     close(there.state, here.state, 1e-10)
     close(there.client_states, here.client_states, 1e-10)
     same_costs(there, here)

@@ -197,6 +197,11 @@ class ClientShard:
             out[k, : len(clients)] = numbers(np.asarray(self.sizes)[clients])
         return out.reshape(-1)
 
+    def places(self) -> np.ndarray:
+        """Return where each of this process's clients begins in ``fields``, in the order of :attr:`own`."""
+        starts = self.starts().reshape(self.devices, -1)
+        return np.concatenate([starts[k, : len(own)] + k * self.rows for k, own in enumerate(self.blocks())])
+
     def place(self, client: int) -> int:
         """Return where a client of this process begins in ``fields``."""
         for k, clients in enumerate(self.blocks()):
@@ -245,8 +250,8 @@ class ClientShard:
         rest = self.fields if isinstance(self.fields, dict) else {ClientData.REST: self.fields}
         ends = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
         more = _room(self.devices * self.rows, values(self.own[0], 0))
-        for client in self.own:
-            _put(more, values(client, int(ends[client])), self.place(client))
+        for client, place in zip(self.own, self.places().tolist(), strict=True):
+            _put(more, values(client, int(ends[client])), place)
         return replace(self, fields={**rest, name: more})
 
     def with_batching(self, batching: str) -> ClientShard:

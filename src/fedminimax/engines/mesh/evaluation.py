@@ -154,20 +154,13 @@ class MeshJudge:
         if isinstance(share, GeneratedClients):  # nothing is there, and nothing is asked of it
             return _Source({}, np.zeros(share.count, np.int32), np.zeros(share.count, np.int32), share.batching)
         starts = np.zeros(share.count, np.int64)
-        starts[share.own] = self._places
+        starts[share.own] = share.places()
         return _Source(self._fields, starts, np.asarray(share.sizes), share.batching)
 
     @functools.cached_property
     def _fields(self) -> Tree:
         assert isinstance(self._share, ClientShard)
         return jax.device_put(self._share.fields, jax.local_devices()[0])
-
-    @functools.cached_property
-    def _places(self) -> np.ndarray:
-        share = self._share
-        assert isinstance(share, ClientShard)
-        starts = share.starts().reshape(share.devices, -1)
-        return np.concatenate([starts[k, : len(own)] + k * share.rows for k, own in enumerate(share.blocks())])
 
 
 class _Kinds(NamedTuple):

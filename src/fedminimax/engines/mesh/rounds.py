@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -29,8 +30,8 @@ from fedminimax.network import Network
 from fedminimax.players import Count, Tree
 from fedminimax.problems.robust import Problem
 
-_PARTS = 4
-"""A device's share of a drawn cohort is run in so many turns: how many of it are its own differs from round to round."""
+_OF_A_TURN = 8
+"""A device's share of a drawn cohort of 4 times so many clients is run in 2 turns, of 9 times so many in 3, and so on."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,17 @@ class MeshRound(SimulatedRound):
         size = request.ids.shape[0]
         rows = self._rows(request)._replace(state=None)
         mine = rows.present & self.data.rows(request.ids)[1]
-        order = jnp.argsort(~mine, stable=True)  # its own come first, and the others' turns are never taken
         turns, width = self._places(size)
-        own = jax.tree.map(lambda a: a[order], rows)._replace(present=mine[order])
-        sums, stacked, self.client_states = self._own_turns(request, self._share(own, turns, width), jnp.sum(mine))
+        own, back = rows._replace(present=mine), None
+        if self.layout.places > 1 and turns > 1:
+            order = jnp.argsort(~mine, stable=True)  # its own come first, and the others' turns are never taken
+            own = jax.tree.map(lambda a: a[order], own)
+            back = jnp.zeros(size, jnp.int32).at[order].set(jnp.arange(size, dtype=jnp.int32), unique_indices=True)
+        count = jnp.sum(mine) if back is not None else size
+        sums, stacked, self.client_states = self._own_turns(request, self._share(own, turns, width), count)
         out = jax.tree.map(lambda a: a.reshape(turns * width, *a.shape[2:])[:size], stacked)
-        back = jnp.argsort(order)
-        out = jax.tree.map(lambda a: a[back], out)
+        if back is not None:
+            out = jax.tree.map(lambda a: a[back], out)
         value = jax.tree.map(lambda a: jnp.where(mine.reshape(-1, *[1] * (a.ndim - 1)), a, jnp.zeros_like(a)), out.value)
         meeting = (sums, out.accepted & mine, value)
         self.packed.append(packed_bytes(meeting))
@@ -106,7 +111,7 @@ class MeshRound(SimulatedRound):
         # Looked up a turn at a time: a cohort of all would have everybody's states on every device.
         return super()._turn(request, rows._replace(state=self._states_of(rows.id)))
 
-    def _own_turns(self, request: Request, rows: Row, count: jax.Array) -> tuple[Sums, Done, Tree]:
+    def _own_turns(self, request: Request, rows: Row, count: Count) -> tuple[Sums, Done, Tree]:
         """Run as many turns as ``count`` clients need, and add up what is added up; places of other turns stay zeros.
 
         The block's states, with those that its clients have now, come third.
@@ -132,10 +137,8 @@ class MeshRound(SimulatedRound):
 
     def _places(self, size: int) -> tuple[int, int]:
         """Return how many turns there are for a whole cohort, with how many clients side by side."""
-        places = self.layout.places
         # A cohort of all has as many in a block as there are; of one that is drawn, more or fewer.
-        share = self.data.most if size == self.data.count else max(1, -(-size // (places * _PARTS)))
-        width = self._width(min(size, share))
+        width = self._width(self.data.most if size == self.data.count else side_by_side(size, self.layout.places))
         return -(-size // width), width
 
     def _states_of(self, ids: jax.Array) -> Tree:
@@ -147,6 +150,19 @@ class MeshRound(SimulatedRound):
         rows, own = self.data.rows(ids)
         where = jnp.where(here & own, rows, self.data.most)
         return jax.tree.map(lambda all_, new: all_.at[where].set(new, mode="drop"), kept, states)
+
+
+def side_by_side(size: int, places: int) -> int:
+    """Return how many of a place's clients in a drawn cohort should run side by side: its share in as few turns as will do.
+
+    A turn that is not full costs as much as one that is, and each costs something whatever its width. So the turns are
+    just wide enough for what the fullest place has of most cohorts, and a large share, of which little is left over in
+    the last turn, has more of them. One place alone has all of every cohort.
+    """
+    mean = size / places
+    fullest = min(size, math.ceil(mean + math.sqrt(2 * mean * (1 - 1 / places) * math.log(places))))
+    turns = max(1, math.isqrt(fullest // _OF_A_TURN)) if places > 1 else 1
+    return -(-fullest // turns)
 
 
 class MeshProgram(Program):
