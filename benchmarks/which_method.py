@@ -17,7 +17,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,9 +163,7 @@ METHODS: dict[str, Contender] = {
     "FedSGDA+": Contender(fm.FedSGDAPlus, _SERVER, fixed={"snapshot_every": 5}),
     "FedSGDA-M": Contender(fm.FedSGDAM, {"alpha": fm.Uniform(0.1, 1.0), "beta": fm.Uniform(0.1, 1.0)}),
     "Fed-Norm-SGDA, momentum": Contender(fm.FedNormSGDA, _SERVER, fixed={"solver": fm.Momentum(0.9)}),
-    "Fed-Norm-SGDA+, momentum": Contender(
-        fm.FedNormSGDAPlus, _SERVER, fixed={"solver": fm.Momentum(0.9), "snapshot_every": 5}
-    ),
+    "Fed-Norm-SGDA+, momentum": Contender(fm.FedNormSGDAPlus, _SERVER, fixed={"solver": fm.Momentum(0.9), "snapshot_every": 5}),
     "SAGDA": Contender(fm.SAGDA, _SERVER),
     "FESS-GDA": Contender(fm.FessGDA, _SMOOTH),
     "Smoothed-AGDA": Contender(fm.SmoothedAGDA, _SMOOTH, steps=False, settings=("cohort_size",)),

@@ -68,4 +68,5 @@ def test_files_that_a_reader_does_not_have_are_not_cited():
     cited = [
         f"{path.name}: {line.strip()}" for _, _, path in modules() for line in path.read_text().splitlines() if ".txt" in line
     ]
-    assert not [c for c in cited if "log.txt" not in c], cited
+    own = ("log.txt", "wnids.txt", "val_annotations.txt")  # of a run's folder, and in an archive that is read
+    assert not [c for c in cited if not any(name in c for name in own)], cited

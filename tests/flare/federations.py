@@ -71,7 +71,8 @@ def study(clients, method, enough, pause):
     shared = method in ("CDMAGE", "FessGDA")
     metrics = {"losses": fm.metrics.ClientLoss(each=True)}
     problem = PROBLEM.as_minimax() if shared else PROBLEM
-    return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough), pause)])
+    guard = fm.Guard(aggregate="median") if method == "ScaffPD" else None
+    return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough), pause)], guard=guard)
 '''
 TERMS = """
 name = "small"
@@ -144,7 +145,7 @@ def simulated(agreement, like=None, observers=()):
         study = made_by(agreement.study.function, [agreement.folder])(clients, **agreement.study.settings)
         rounds = agreement.study.rounds if like is None else like.rounds
         settings = {"rounds": rounds, "eval_every": rounds, "seed": agreement.study.seed, "metrics": study.metrics}
-        settings["observers"] = observers
+        settings |= {"observers": observers, "guard": study.guard}
         return fm.run(study.problem, clients, study.algorithm, **settings, trace=None if like is None else like.trace)
 
 
@@ -181,7 +182,7 @@ def answered(trial, site):
     return trial.standing().get(site, {}).get("answered", 0)
 
 
-def more(trial, site, times=5, seconds=40):
+def more(trial, site, times=5, seconds=120):
     """Wait until a site has answered so often again."""
     wanted = answered(trial, site) + times
     until(lambda: answered(trial, site) >= wanted, seconds, f"{times} answers of {site}")

@@ -6,8 +6,9 @@ import pytest
 
 import fedminimax as fm
 from fedminimax.metrics.base import gradient
+from fedminimax.metrics.epsilon import stationarity_squared
 from fedminimax.players import Point
-from fedminimax.problems.nonconvex_concave import nonconvex_concave, stationarity_squared
+from fedminimax.problems.nonconvex_concave import nonconvex_concave
 
 
 def test_its_solution_is_stationary_a_minimum_of_phi_and_yet_f_is_concave_in_x_there(x64):
