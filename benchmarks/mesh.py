@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 ALONE = "1 pinned"
+SHARES = 1.3
+"""A process may grow by so many times its share of the data."""
 
 
 def main() -> None:
@@ -57,38 +59,45 @@ def main() -> None:
     answers = {(f"{count} pinned" if pinned else count): [] for count, pinned in ways}
     for (count, pinned), rows in [each for _ in range(turns) for each in zip(ways, answers.values(), strict=True)]:
         rows.append(_launched(count, pinned))
-    found = {"conform": _conformed, "speed": _sped, "memory": _grown, "reduce": _reduced}[asked.what](answers, asked)
+    found, wrong = {"conform": _conformed, "speed": _sped, "memory": _grown, "reduce": _reduced}[asked.what](answers, asked)
     kept = HERE / "results" / f"mesh_{asked.what}.json"
-    if asked.rows:
-        return  # a few rows are no result
+    if asked.rows:  # a few rows are no result
+        raise SystemExit(wrong or 0)
     if asked.what == "conform" and kept.exists():  # one number of processes at a time will do
         found = json.loads(kept.read_text()) | {str(count): rows for count, rows in found.items()}
     kept.write_text(json.dumps(found, indent=1) + "\n")
+    if wrong:
+        raise SystemExit(wrong)
 
 
-def _conformed(answers: dict, asked: argparse.Namespace) -> dict:
+def _conformed(answers: dict, asked: argparse.Namespace) -> tuple[dict, str]:
     found = {count: rows[0]["rows"] for count, rows in answers.items()}
+    differ = {count: [row for row in rows if "DIFFERS" in row] for count, rows in found.items()}
     for count, rows in found.items():
-        print(f"{count} processes: {len(rows)} methods, {sum('DIFFERS' in row for row in rows)} differ")
-        print("".join(f"  {row}\n" for row in rows if "DIFFERS" in row), end="")
-    return found
+        print(f"{count} processes: {len(rows)} methods, {len(differ[count])} differ")
+        print("".join(f"  {row}\n" for row in differ[count]), end="")
+    if not all(found.values()):
+        return found, "Nothing was compared: --rows names no method of the table."
+    return found, "A run over processes differs from the simulator's." if any(differ.values()) else ""
 
 
-def _grown(answers: dict, asked: argparse.Namespace) -> dict:
+def _grown(answers: dict, asked: argparse.Namespace) -> tuple[dict, str]:
     found = {count: max(rows[0]["grew"]) / asked.megabytes for count, rows in answers.items()}
     for count, share in found.items():
         print(f"{count} processes: {share:.3f} of the data is the most that one grew by (a share is {1 / count:.3f})")
-    return {"megabytes": asked.megabytes, "grew": found}
+    more = [count for count, share in found.items() if share > SHARES / count]
+    wrong = f"A process of {more[0]} grew by more than {SHARES} times its share of the data." if more else ""
+    return {"megabytes": asked.megabytes, "most": SHARES, "grew": found}, wrong
 
 
-def _reduced(answers: dict, asked: argparse.Namespace) -> dict:
+def _reduced(answers: dict, asked: argparse.Namespace) -> tuple[dict, str]:
     print("| processes | bytes | pairs | ring | ratio | waits in pairs | in a ring |\n|" + "---:|" * 7)
     for count, rows in answers.items():
         for size, (pairs, few) in rows[0]["pairs"].items():
             ring, many = rows[0]["ring"][size]
             times = f"{1e6 * pairs:.0f} | {1e6 * ring:.0f} | {pairs / ring:.2f}"
             print(f"| {count} | {int(size):,} | {times} | {few:.1f} | {many:.1f} |")
-    return {count: rows[0] for count, rows in answers.items()}
+    return {count: rows[0] for count, rows in answers.items()}, ""
 
 
 def _launched(count: int, pinned: bool) -> dict:
@@ -102,7 +111,7 @@ def _launched(count: int, pinned: bool) -> dict:
         return json.loads(answer.read_text())
 
 
-def _sped(answers: dict, asked: argparse.Namespace) -> dict:
+def _sped(answers: dict, asked: argparse.Namespace) -> tuple[dict, str]:
     found, times = {}, lambda rows, name, of: statistics.median(t for row in rows for t in row[name][of])
     for name in asked.workloads:
         seconds = {count: times(rows, name, "seconds") for count, rows in answers.items()}
@@ -123,7 +132,7 @@ def _sped(answers: dict, asked: argparse.Namespace) -> dict:
                 "exchanges": many["exchanges"],
             }
     _table(found)
-    return found
+    return found, ""
 
 
 def _thousands(seconds: dict) -> dict:
@@ -256,13 +265,13 @@ def _bare(workload: Workload, place: Place) -> Callable[[int], float]:
 
 
 def memory(asked: argparse.Namespace) -> None:
-    """Load a process's share, run some rounds on it, and tell by how much the process grew."""
+    """Load a process's share, carry a run with a metric out on it, and tell by how much the process grew."""
     place = _join(asked)
     import numpy as np
 
     import fedminimax as fm
-    from fedminimax.engines.mesh import Mesh
-    from fedminimax.federation.round import Conditions
+    from fedminimax.distributed import service
+    from fedminimax.metrics import ClientLoss
 
     clients, features = 200, 256
     size = asked.megabytes * 2**20 // (4 * features * clients)
@@ -273,32 +282,33 @@ def memory(asked: argparse.Namespace) -> None:
     loss = lambda x, y, batch: ((batch["a"] @ x - batch["b"] + y) ** 2).mean() - 0.5 * y**2
     problem = fm.MinimaxProblem(loss, np.zeros(features, np.float32), np.zeros((), np.float32))
     method = fm.LocalSGDA(0.001, 0.001, local_steps=2, batch_size=10, cohort_size=10)
-    warm = fm.ClientShard.read(
-        lambda k: {n: v[:20] for n, v in made(k).items()}, [20] * clients, place.process, place.processes
+    go = lambda share: fm.run(
+        problem, share, method, rounds=4, eval_every=2, metrics=ClientLoss(each=True), engine="mesh", progress=False
     )
-    _rounds(Mesh().open(problem, warm, method, Conditions()), place)
-    del warm
+    go(fm.ClientShard.read(lambda k: {n: v[:20] for n, v in made(k).items()}, [20] * clients, place.process, place.processes))
     before = _peak(reset=True)
-    share = fm.ClientShard.read(made, [size] * clients, place.process, place.processes)
-    run = Mesh().open(problem, share, method, Conditions())
-    _rounds(run, place)
-    grew = run.agreed(int((_peak() - before) / 2**20))
+    go(fm.ClientShard.read(made, [size] * clients, place.process, place.processes))
+    grew = int((_peak() - before) / 2**20)
+    if place.processes > 1:
+        service().key_value_set(f"grew/{place.process}", str(grew))
     if place.leads:
-        Path(asked.answer).write_text(json.dumps({"grew": grew}))
-
-
-def _rounds(run, place) -> None:
-    run.advance(3) if place.leads else run.follow_one()
+        others = [int(service().blocking_key_value_get(f"grew/{k}", 60_000)) for k in range(1, place.processes)]
+        Path(asked.answer).write_text(json.dumps({"grew": [grew, *others]}))
 
 
 def conform(asked: argparse.Namespace) -> None:
-    """Compare every method with the simulator, in float64; those on networks on a ring, and one of them on other graphs too."""
+    """Compare every method with the simulator, in float64; those on networks on a ring, and one of them on other graphs too.
+
+    Clients are as many side by side as the engine finds, or two, in turn: each method has both on some number of processes.
+    """
     place = _join(asked)
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    import numpy as np
+
     import fedminimax as fm
-    from fedminimax import problems
+    from fedminimax import metrics, problems
     from fedminimax.engines.mesh import OwnStates
     from fedminimax.network import Network
     from fedminimax.problems import RobustProblem
@@ -316,12 +326,13 @@ def conform(asked: argparse.Namespace) -> None:
     graphs = {"star": Network.star(7), "complete": Network.complete(7), "random": Network.random(40, 5)}
     graphs["dense"] = Network.random(66, 12)
     cases += [(f"{mixes.name}-{name}", mixes, on(graph)) for name, graph in graphs.items()]
-    for name, row, task in cases:
+    for k, (name, row, task) in enumerate(cases):
         if asked.rows and name not in asked.rows:
             continue
-        options = {"rounds": 5, "seed": 3, "eval_every": 5, "progress": False}
+        measured = metrics.NodeLoss(each=True) if row in NODES else metrics.ClientLoss(each=True)
+        options = {"rounds": 5, "seed": 3, "eval_every": 1, "progress": False, "metrics": measured}
         go = functools.partial(fm.run, task.problem, task.clients, row.algorithm, **options)
-        there = go(engine="mesh")
+        there = go(engine=fm.Mesh(("auto", 2)[(k + place.processes) % 2]))
         if place.leads:
             here = go(engine=fm.Simulator("vmap", 1))
             try:
@@ -330,6 +341,9 @@ def conform(asked: argparse.Namespace) -> None:
                     rows, last = (own.rows, own.last) if isinstance(own, OwnStates) else (own, None)  # one process has all
                     close(rows, jax.tree.map(lambda a, last=last: a[:last], here.client_states), 1e-10)
                 same_costs(there, here)
+                assert there.history.keys() == here.history.keys(), "other numbers in the history"
+                for column, values in here.history.items():
+                    np.testing.assert_allclose(there.history[column], values, rtol=1e-10, atol=1e-10, err_msg=column)
                 told.append(f"{name}: equal to 1e-10")
             except AssertionError as error:
                 told.append(f"{name}: DIFFERS: {' '.join(str(error).split())[:200]}")
