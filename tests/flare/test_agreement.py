@@ -101,6 +101,7 @@ def test_the_project_file_follows_the_agreement_unless_a_person_has_changed_it(f
     [
         ("federation.toml", "secure = true", "study.secure hides sites in sums, but in a fair study.*leave secure out"),
         ("federation.toml", "secure = {least = 3}", "leave secure out"),
+        ("federation.toml", "loss_outliers = 50", "study.loss_outliers is not for a fair study.*leave it out"),
         ("federation.toml", "x64 = true", "computes in float32: leave it out"),
         ("site.toml", "budget = 3.0", "adds no noise that a budget of epsilon could be spent on: leave budget out"),
         ("site.toml", 'held_out = {test = "rows.csv"}', "leave held_out out"),
@@ -142,6 +143,9 @@ def test_where_the_server_is_may_differ(folder):
         ("rounds = 50", "rounds = 0", "study.rounds"),
         ("rounds = 50", "rouns = 50", r"no key study\.rouns \(did you mean 'rounds'"),
         ("min_replies = 1", "min_replies = 3", "min_replies is 3, but there are 2 sites"),
+        ("min_replies = 1", "outliers = 0", r"study\.outliers.*greater than 0"),
+        ("min_replies = 1", "loss_outliers = true", r"study\.loss_outliers"),
+        ("min_replies = 1", 'on_lost_state = "forget"', r"study\.on_lost_state.*'refuse' or 'restart'"),
         ('dtype = "int32"', 'dtype = "words"', "type of numbers"),
         ("[server]", "[server", "not TOML"),
     ],

@@ -15,10 +15,10 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedminimax.errors import InputError, nearest
 from fedminimax.experiments.kinds import find_file, own
@@ -34,6 +34,9 @@ FAIR = "fair"
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
+_Factor = Annotated[
+    Annotated[float, Field(gt=0, strict=True)] | None, BeforeValidator(lambda value: None if value is False else value)
+]
 
 
 class RowField(BaseModel):
@@ -76,7 +79,11 @@ class SecureTerms(BaseModel):
 
 
 class Terms(BaseModel):
-    """What is run, and how long anybody is waited for."""
+    """What is run, how long anybody is waited for, and whose replies do not count.
+
+    ``outliers``, ``loss_outliers`` and ``on_lost_state`` are as in :class:`fedminimax.engines.federated.Federation`; false
+    in the file: no reply is refused for that. The guard is the study's own (``Study(guard=...)``).
+    """
 
     model_config = _STRICT
     function: str
@@ -86,6 +93,9 @@ class Terms(BaseModel):
     checkpoint_every: _Count | str = "10s"
     timeout: _Seconds = 60.0
     min_replies: _Count = 1
+    outliers: _Factor = 1e4
+    loss_outliers: _Factor = 1e3
+    on_lost_state: Literal["refuse", "restart"] = "refuse"
     x64: bool = False
     secure: bool | SecureTerms = False
     settings: dict[str, Any] = {}
@@ -146,6 +156,12 @@ class Agreement(BaseModel):
             raise ValueError(
                 "study.secure hides sites in sums, but in a fair study each site tells its own numbers: leave secure out, or "
                 "run a study of your own"
+            )
+        fixed = sorted({"outliers", "loss_outliers", "on_lost_state"} & self.study.model_fields_set)
+        if self.is_fair and fixed:
+            raise ValueError(
+                f"study.{fixed[0]} is not for a fair study, which refuses outliers as it does by default: leave it out, or run "
+                "a study of your own"
             )
         return self
 

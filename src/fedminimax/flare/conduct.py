@@ -37,6 +37,9 @@ def conduct(agreement: Agreement, transport: Transport, folder: Path, aborted: C
             transport,
             timeout=terms.timeout,
             min_replies=terms.min_replies,
+            on_lost_state=terms.on_lost_state,
+            outliers=terms.outliers,
+            loss_outliers=terms.loss_outliers,
             secure=secure_of(agreement),
             known=folder / KNOWN,
             tell=standing,
@@ -54,6 +57,7 @@ def conduct(agreement: Agreement, transport: Transport, folder: Path, aborted: C
             progress=False,
             observers=[*observers.checked(study.observers), Progress(folder, aborted)],
             privacy=study.privacy,
+            guard=study.guard,
             folder=folder,
             checkpoint_every=terms.checkpoint_every,
         )

@@ -15,6 +15,7 @@ from fedminimax.data.clients import ClientData
 from fedminimax.engines.federated.secure.settings import Secure
 from fedminimax.errors import InputError
 from fedminimax.experiments.kinds import own
+from fedminimax.federation.guard import Guard
 from fedminimax.federation.privacy import Privacy
 from fedminimax.flare.agreement import Agreement
 from fedminimax.problems.forms import AnyProblem
@@ -31,6 +32,7 @@ class Study(NamedTuple):
             of it and returns metrics that are taken on it.
         observers: what else watches the run, on the server (see :mod:`fedminimax.observers`).
         privacy: how sites clip what they send, and what noise they add to it; a site holds to it whatever it is asked.
+        guard: what replies must pass on the server; None: non-finite ones are refused (and outliers, as the terms say).
     """
 
     problem: AnyProblem
@@ -39,6 +41,7 @@ class Study(NamedTuple):
     held_out: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
     observers: Any = ()
     privacy: Privacy | None = None
+    guard: Guard | None = None
 
 
 def example(agreement: Agreement) -> ClientData:

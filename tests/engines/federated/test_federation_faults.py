@@ -144,6 +144,41 @@ def test_one_site_that_shouts_does_not_move_a_median(guard, expected, x64):
     np.testing.assert_allclose(found.x, 2 * expected * np.array([1.0, -2.0]), rtol=1e-12)
 
 
+def inflated(reply, factor):
+    """A reply that reports its loss so many times larger; one without a loss as it is."""
+    message = wire.decode(reply)
+    for one in message["replies"]:
+        if hasattr(one["value"], "loss"):
+            one["value"] = one["value"]._replace(loss=np.asarray(one["value"].loss * factor))
+    return wire.encode(message)
+
+
+def test_a_loss_inflated_to_seize_the_weights_is_refused_by_default(x64):
+    """Of four sites one lies; without a bound it has all the weight, and with the default less than when it is honest."""
+    names = (*NAMES, "east")
+    task = fm.problems.robust_regression(4, 4, 6, rho=0.1, sigma=0.5)
+
+    def after(factor, **settings):
+        workers = {name: Worker(task.problem, SCAFF_PD, task.clients.only(k)) for k, name in enumerate(names)}
+        lie = lambda nth, site, reply: inflated(reply, factor) if reply and site == "south" else None
+        found = run(task, None, SCAFF_PD, rounds=20, federation=engine(Faulty(workers, lie), **settings))
+        return found.w, found
+
+    honest, _ = after(1.0)
+    for factor in (1e6, 9_999.0):
+        seized, _ = after(factor, loss_outliers=None, outliers=None)
+        assert seized[1] > 0.999
+        kept, found = after(factor)
+        assert kept[1] <= honest[1] + 0.01
+        others = lambda w: np.delete(w, 1) / np.delete(w, 1).sum()
+        np.testing.assert_allclose(others(kept), others(honest), atol=0.05)
+        assert not np.asarray(found.trace.answers[0])[:, 1].any()
+        close(found.state, replayed(task, SCAFF_PD, found).state, 1e-8)
+    # Honest sites may differ by a hundred: the worst of them is not refused.
+    _, found = after(100.0)
+    assert np.asarray(found.trace.answers[0]).all()
+
+
 def test_an_old_reply_is_known_by_its_id(x64):
     task, kept = regression(), []
 

@@ -204,7 +204,14 @@ def test_what_cannot_be_is_said_before_a_run(x64):
         fm.run(task.problem, task.clients, SCAFFOLD, rounds=1, start=there)
     with pytest.raises(fm.InputError, match="A site has the data of one client, not of 3"):
         Worker(task.problem, SCAFFOLD, task.clients)
-    for wrong in ({"timeout": 0}, {"min_replies": 4}, {"on_lost_state": "forget"}, {"outliers": -1.0}, {"retries": -1}):
+    for wrong in (
+        {"timeout": 0},
+        {"min_replies": 4},
+        {"on_lost_state": "forget"},
+        {"outliers": -1.0},
+        {"loss_outliers": 0},
+        {"retries": -1},
+    ):
         with pytest.raises(fm.InputError, match=next(iter(wrong))):
             Federation(InProcess(sites(task, SCAFFOLD)), **wrong)
 
@@ -279,12 +286,15 @@ def test_a_recorded_trace_is_replayed_by_a_federation(x64):
 
 
 def test_a_reply_is_measured_by_the_median():
-    usual, like = Usual(100.0), lambda length, loss=1.0: {"x": np.full(4, length / 2), "loss": np.asarray(loss)}
+    usual, like = Usual(100.0, 10.0), lambda length, loss=1.0: {"x": np.full(4, length / 2), "loss": np.asarray(loss)}
     assert usual.refused("f", {"a": like(1.0), "b": like(99.0), "c": like(2.0)}) == []
     assert usual.refused("f", {"a": like(1.0), "b": like(201.0), "c": like(2.0)}) == ["b"]
-    assert usual.refused("f", {"a": like(1.0), "b": like(1.0, 101.0), "c": like(1.0)}) == ["b"]
+    assert usual.refused("f", {"a": like(1.0), "b": like(1.0, 11.0), "c": like(1.0)}) == ["b"]
+    assert usual.refused("f", {"a": like(1.0), "b": like(1.0, 9.0), "c": like(1.0)}) == []
+    assert Usual(None, 10.0).refused("f", {"a": like(1.0), "b": like(1e9, 11.0), "c": like(1e9)}) == ["b"]
+    assert Usual(100.0, None).refused("f", {"a": like(1.0), "b": like(1.0, 1e9), "c": like(1e3)}) == ["c"]
     assert usual.refused("f", {"b": like(1e3)}) == ["b"]  # alone, but longer than what was usual
     assert usual.refused("f", {"a": like(1.0), "b": like(1e3)}) == ["b"]
     assert usual.refused("g", {"b": like(1e3)}) == []  # of which nothing is known yet
     assert usual.refused("h", {"a": like(0.0), "b": like(5.0), "c": like(0.0)}) == []
-    assert Usual(None).refused("f", {"a": like(1.0), "b": like(1e9), "c": like(1.0)}) == []
+    assert Usual(None, None).refused("f", {"a": like(1.0), "b": like(1e9, 1e9), "c": like(1.0)}) == []

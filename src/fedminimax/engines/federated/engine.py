@@ -38,7 +38,8 @@ class Federation:
     replays it.
 
     With a :class:`PersonalizedProblem` there is no server: neighbours seal what they send each other, the engine carries it,
-    and all sites are needed (``min_replies``, ``on_lost_state`` and ``outliers`` do not matter).
+    and all sites are needed (``min_replies``, ``on_lost_state``, ``outliers`` and ``loss_outliers`` do not
+    matter).
 
     Args:
         transport: what carries the messages, and the sites' names. Whoever made it closes it.
@@ -51,6 +52,8 @@ class Federation:
             take part until it has it again) or "restart" (it goes on from the initial state; the simulator then cannot replay
             the run from its trace).
         outliers: a reply so many times longer than the median of all is refused; None: none is.
+        loss_outliers: a reply whose reported loss is so many times the median of all is refused; None: none is. Honest sites
+            may well differ by a hundred, and the worst of them is whom the weights are for; by a thousand they hardly do.
         pause: seconds before sites are asked again, twice as many each time.
         probe: seconds that a site which was left out has to say that it is there.
         known: a file to keep in what the sites say of themselves. With it a run may begin, or go on, while some of them are not
@@ -76,13 +79,14 @@ class Federation:
         retries: int = 2,
         on_lost_state: str = REFUSE,
         outliers: float | None = 1e4,
+        loss_outliers: float | None = 1e3,
         pause: float = 0.5,
         probe: float = 1.0,
         known: str | Path | None = None,
         secure: Secure | None = None,
         tell: Callable[[Event], None] | None = None,
     ):
-        for name, value in (("timeout", timeout), ("probe", probe), ("outliers", outliers)):
+        for name, value in (("timeout", timeout), ("probe", probe), ("outliers", outliers), ("loss_outliers", loss_outliers)):
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be positive, not {value}.")
         checks.not_negative("pause", pause)
@@ -99,7 +103,8 @@ class Federation:
             secure.check_room(len(transport.sites))
         self.transport, self.timeout, self._pause, self._secure = transport, timeout, pause, secure
         self._known = None if known is None else Path(known)
-        self._min_replies, self._on_lost_state, self._outliers, self._listener = min_replies, on_lost_state, outliers, tell
+        self._min_replies, self._on_lost_state, self._listener = min_replies, on_lost_state, tell
+        self._outliers, self._loss_outliers = outliers, loss_outliers
         self.events: deque[Event] = deque(maxlen=10_000)
         """What became of the sites in the last calls."""
         self._group = Group(transport, timeout=timeout, retries=retries, pause=pause, probe=probe, tell=self._tell)
@@ -166,6 +171,7 @@ class Federation:
             self._min_replies,
             self._on_lost_state,
             self._outliers,
+            self._loss_outliers,
             self._secure,
             {site: said.measures for site, said in self._sites.items()},
         )

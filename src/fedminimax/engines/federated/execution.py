@@ -59,6 +59,7 @@ class Sites:
         min_replies: how many replies an exchange needs.
         on_lost_state: "refuse" or "restart".
         outliers: how many times longer than the median a reply may be.
+        loss_outliers: how many times larger than the median a reported loss may be.
         secure: how sums over sites hide each of them; None: they do not.
         measures: by site, the names of the metrics of which it tells its part; None: of any.
     """
@@ -70,6 +71,7 @@ class Sites:
     min_replies: int
     on_lost_state: str
     outliers: float | None
+    loss_outliers: float | None
     secure: Secure | None = None
     measures: Mapping[str, Collection[str] | None] = field(default_factory=dict)
 
@@ -89,7 +91,7 @@ class FederatedExecution(MessageExecution):
         sites: Sites,
     ):
         super().__init__(problem, clients, algorithm, conditions, seed, trace)
-        self.sites, self.usual, self.data = sites, Usual(sites.outliers), clients
+        self.sites, self.usual, self.data = sites, Usual(sites.outliers, sites.loss_outliers), clients
         self.client_state: Tree = jax.eval_shape(lambda: algorithm.init_client(problem))
         first = np.cumsum([0, *np.asarray(clients.sizes)[:-1]])
         self.whose = {name: Whose(clients.count, k, int(first[k])) for k, name in enumerate(sites.names)}
@@ -300,7 +302,8 @@ class FederatedRound(MessageRound):
         """Return whose replies are far longer than the others'."""
         values = {site: [one.value for one in found] for site, (_, found) in heard.items()}
         return dict.fromkeys(
-            self._run.usual.refused(function, values), Failure(REFUSED, "its reply is far longer than the others'")
+            self._run.usual.refused(function, values),
+            Failure(REFUSED, "its reply is far longer than the others', or the loss that it reports far larger"),
         )
 
     def mix(self, network: Network, rows: Tree) -> tuple[Tree, Count]:

@@ -23,22 +23,23 @@ class Usual:
 
     Args:
         factor: how many times longer than the median a reply may be; None: anything goes.
+        losses: how many times larger than the median a reported loss may be; None: anything goes.
     """
 
-    def __init__(self, factor: float | None):
-        self._factor = factor
+    def __init__(self, factor: float | None, losses: float | None):
+        self._factors = np.array([np.inf if one is None else one for one in (factor, losses)])
         self._medians: dict[str, np.ndarray] = {}
 
     def refused(self, function: str, replies: Mapping[str, Tree]) -> list[str]:
         """Return the sites whose replies are none, and remember what is usual among the others."""
-        if self._factor is None or not replies:
+        if not replies:
             return []
         lengths = {site: _lengths(reply) for site, reply in replies.items()}
         bounds = self._medians.get(function, np.zeros(2))
         if len(lengths) >= _ENOUGH:
             bounds = np.maximum(bounds, _median(list(lengths.values())))
         # A median of zero says nothing: at a solution most updates are none.
-        most = np.where(bounds > 0, self._factor * bounds, np.inf)
+        most = np.multiply(self._factors, bounds, out=np.full(2, np.inf), where=bounds > 0)
         wrong = [site for site, length in lengths.items() if (length > most).any()]
         if len(lengths) >= _ENOUGH:
             self._medians[function] = _median([length for site, length in lengths.items() if site not in wrong])
