@@ -13,8 +13,10 @@ import pytest
 from federations import until
 from rich.console import Console
 
+from fedminimax.commands.federation import make_kits
 from fedminimax.commands.federation_trial import up
 from fedminimax.errors import InputError
+from fedminimax.flare.kits import Kits
 
 nvflare = pytest.importorskip("nvflare")
 
@@ -77,8 +79,39 @@ def test_a_port_that_is_taken_and_rows_that_are_not_there_are_said_before_anythi
         other.listen()
         with pytest.raises(InputError, match=f"Port {agreement.server.port} is taken"):
             up(tmp_path, 3, 5, 50, Console(quiet=True))
-    rows = next(tmp_path.glob("kits/small/prod_*/two/local/fedminimax/rows.npz"))
-    for path in (rows, tmp_path / "sites" / "two" / "rows.npz"):
-        os.unlink(path)
+    kits = newest(tmp_path, agreement)
+    for path in (kits.site("two") / "local" / "fedminimax", tmp_path / "sites" / "two"):
+        os.unlink(path / "rows.npz")
     with pytest.raises(InputError, match=r"two: there is no file rows\.npz"):
         up(tmp_path, 3, 5, 50, Console(quiet=True))
+    assert newest(tmp_path, agreement).folder == kits.folder  # nothing that is in kits has changed
+    follow(tmp_path, agreement, kits)
+
+
+def newest(folder, agreement):
+    return Kits(agreement, sorted(folder.glob("kits/small/prod_*"))[-1])
+
+
+def follow(folder, agreement, kits):
+    """Kits are made anew, by the same authority, where the port, the host or the sites have changed; what was begun goes on."""
+
+    def anew(old, new):
+        path = folder / "federation.toml"
+        path.write_text(path.read_text().replace(old, new))
+        made = make_kits(folder, Console(quiet=True))
+        assert (made.site("one") / "startup" / "rootCA.pem").read_bytes() == authority
+        return made, (made.site("one") / "startup" / "fed_client.json").read_text()
+
+    authority = (kits.site("one") / "startup" / "rootCA.pem").read_bytes()
+    for place in (kits.server / "run", kits.site("two") / "local" / "fedminimax" / "state"):
+        place.mkdir()
+        (place / "begun").touch()
+    moved, client = anew(f"port = {agreement.server.port}", "port = 28999")
+    assert moved.folder != kits.folder
+    assert '"localhost:28999"' in client
+    assert (moved.server / "run" / "begun").exists()
+    assert (moved.site("two") / "local" / "fedminimax" / "state" / "begun").exists()
+    more, client = anew('"three"]\n[server]\n', '"three", "four"]\n[server]\nhost = "fl.example.org"\n')
+    assert '"fl.example.org:28999"' in client
+    assert (more.site("four") / "startup" / "client.key").exists()
+    assert not (more.server / "run").exists()  # which had three sites

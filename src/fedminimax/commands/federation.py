@@ -16,13 +16,13 @@ from rich.console import Console
 from fedminimax.errors import InputError
 from fedminimax.flare.agreement import FEDERATION_FILE, SITE_FILE, Agreement, SiteFile
 from fedminimax.flare.job import write_job
-from fedminimax.flare.kits import project_file
+from fedminimax.flare.kits import RUN, project_file
 from fedminimax.folders import make_folder
 
 if TYPE_CHECKING:
     from fedminimax.flare.kits import Kits
 
-KITS, JOB, RUN = "kits", "federation", "run"
+KITS, JOB = "kits", "federation"
 SERVER, ADMIN = "server", "admin"
 """In a federation's folder: those of the server's operator, and of whoever has the admin kit."""
 
@@ -156,20 +156,32 @@ def _check_fair(site: SiteFile, console: Console) -> None:
 
 
 def make_kits(folder: Path, console: Console | None = None) -> Kits:
-    """Return the kits of a federation's parties, made where there are none, with its files as they are now."""
+    """Return the kits of a federation's parties, with its files as they are now.
+
+    They are made where there are none, and anew, by the same authority, where the parties, the server's host or its port have
+    changed since; what was begun with the kits before is then gone on with if the sites are the same.
+    """
     folder = folder.resolve()  # processes run elsewhere
     need_flare()
     from fedminimax.flare.kits import Kits
 
     agreement = Agreement.read(folder / FEDERATION_FILE)
     made = sorted((folder / KITS / agreement.name).glob("prod_*"))
-    kits = Kits(agreement, made[-1]) if made else Kits.provisioned(agreement, folder / KITS)
+    before = Kits(agreement, made[-1]) if made else None
+    kits = before if before is not None and before.are_of_now else Kits.provisioned(agreement, folder / KITS)
     kits.furnish()
     for site in agreement.sites:
         own = folder / "sites" / site
         for path in own.iterdir() if own.is_dir() else ():
             if path.is_file() and path.name not in (FEDERATION_FILE, "study.py", "README.md"):
                 shutil.copy(path, kits.site(site) / "local" / "fedminimax" / path.name)
+    if before is not None and before is not kits:
+        kits.take_over(before)
+        (console or Console()).print(
+            f"The parties, or where the server is, have changed since {before.folder.name} was made: these kits are new, and "
+            "each party needs its own.",
+            highlight=False,
+        )
     (console or Console()).print(f"The kits of {len(agreement.sites)} sites are in {kits.folder}.", highlight=False)
     return kits
 

@@ -27,8 +27,8 @@ from fedminimax.flare import labels
 if TYPE_CHECKING:
     import pandas as pd
 
-FEDERATION_FILE, SITE_FILE, LOG_FILE = "federation.toml", "site.toml", "worker.log"
-"""What all agree on; what a site adds; and at a site, what went wrong there, which does not leave it."""
+FEDERATION_FILE, SITE_FILE, LOG_FILE, STATE = "federation.toml", "site.toml", "worker.log", "state"
+"""What all agree on; what a site adds; and at a site, what went wrong there, and what it remembers, which do not leave it."""
 FAIR = "fair"
 """The function of a study that is `fedminimax fair` among the sites: its settings are the question, and it needs no row."""
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -250,7 +250,7 @@ class SiteFile(BaseModel):
     @property
     def state(self) -> Path:
         """Where the site's worker keeps its state."""
-        return self.folder / "state"
+        return self.folder / STATE
 
     @property
     def socket(self) -> Path:

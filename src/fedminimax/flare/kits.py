@@ -12,14 +12,15 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from fedminimax.errors import InputError
 from fedminimax.flare import labels
-from fedminimax.flare.agreement import FEDERATION_FILE, Agreement
+from fedminimax.flare.agreement import FEDERATION_FILE, STATE, Agreement
 
-PROJECT_FILE, FILES = "project.yml", "fedminimax"
+PROJECT_FILE, FILES, RUN = "project.yml", "fedminimax", "run"
 _WRITTEN = "# Written from federation.toml, and written anew when that changes, unless you change this file ({digest})."
 _RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "operate", "shell_commands", "byoc")
 _ROLES = ("project_admin", "org_admin", "lead", "member")
@@ -91,6 +92,12 @@ def _parties(text: str) -> Any:
         return None
 
 
+def _said(project: Path, about: Collection[str] = ("",)) -> list[str]:
+    """Return a project file's lines that have one of some words, without comments; of no file none."""
+    lines = project.read_text(encoding="utf-8").splitlines() if project.exists() else []
+    return [line for line in lines if not line.startswith("#") and any(word in line for word in about)]
+
+
 def _organisation(site: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in site)
 
@@ -136,12 +143,31 @@ class Kits:
         work = work.resolve()  # FLARE runs in it
         work.mkdir(parents=True, exist_ok=True)
         file = project_file(agreement).resolve()
+        before = len(list((work / agreement.name).glob("prod_*")))
         command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(file), "-w", str(work), "--force"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_SECONDS, check=False)
         made = sorted((work / agreement.name).glob("prod_*"))
-        if done.returncode or not made:
+        if done.returncode or len(made) == before:
             raise InputError(f"FLARE made no kits: {(done.stderr or done.stdout).strip().splitlines()[-1:]}.")
+        shutil.copy(file, made[-1] / PROJECT_FILE)
         return cls(agreement, made[-1])
+
+    @property
+    def are_of_now(self) -> bool:
+        """Whether they were made of the project file as it is now; its comments do not matter."""
+        return _said(self.folder / PROJECT_FILE) == _said(project_file(self.agreement))
+
+    def take_over(self, before: Kits) -> None:
+        """Go on with what was begun with other kits of the same sites: the run in the server's, the state in each site's."""
+        sites = {"type: client"}
+        if _said(before.folder / PROJECT_FILE, sites) != _said(self.folder / PROJECT_FILE, sites):
+            return
+        for run in before.folder.glob(f"*/{RUN}"):
+            shutil.copytree(run, self.server / RUN)
+        for site in self.agreement.sites:
+            state = Path("local", FILES, STATE)
+            if (before.site(site) / state).is_dir():
+                shutil.copytree(before.site(site) / state, self.site(site) / state)
 
     def furnish(self) -> None:
         """Write into every kit's ``local`` folder what a federation needs there, on top of FLARE's defaults."""

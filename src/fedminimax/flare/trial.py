@@ -20,9 +20,9 @@ from fedminimax.errors import InputError
 from fedminimax.flare import labels
 from fedminimax.flare.agreement import FEDERATION_FILE
 from fedminimax.flare.job import OUTCOME, PROGRESS, SITES, STOP, write_job
-from fedminimax.flare.kits import Kits
+from fedminimax.flare.kits import RUN, Kits
 
-CONSOLE, JOB, RUN = "console.log", "federation", "run"
+CONSOLE, JOB = "console.log", "federation"
 _PARTY = "fedminimax.flare.party"
 _SERVER = "nvflare.private.fed.app.server.server_train"
 _CLIENT = "nvflare.private.fed.app.client.client_train"
