@@ -57,16 +57,25 @@ def found_in(received, texts):
     return sum(piece in everything for text in texts for piece in pieces(text))
 
 
-@pytest.mark.parametrize("method", [SCAFF_PD, SCAFFOLD, fm.FedAvg(0.02, local_steps=2)], ids=lambda m: type(m).__name__)
-def test_no_number_of_any_vector_reaches_the_server(method, secrets, x64):
-    carrier = Carrier(sites(regression(), method))
-    run(regression(), method, carrier, rounds=3)
+METHODS = [
+    (regression, SCAFF_PD),
+    (regression, SCAFFOLD),
+    (regression, fm.FedAvg(0.02, local_steps=2)),
+    (quadratic, fm.FessGDA(0.02, 0.02, local_steps=2)),  # of both players, whose y the sites share
+    (quadratic, fm.CDMAGE(0.02, 0.02, local_steps=2)),
+]
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS, ids=[type(method).__name__ for _, method in METHODS])
+def test_no_number_of_any_vector_reaches_the_server(task, method, secrets, x64):
+    carrier = Carrier(sites(task(), method))
+    run(task(), method, carrier, rounds=3)
     assert all(len(secrets[kind]) >= 15 for kind in SECRETS)
     for kind in SECRETS:
         assert found_in(carrier.received, secrets[kind]) == 0
-    plain = Carrier(sites(regression(), method, None))
+    plain = Carrier(sites(task(), method, None))
     before = len(secrets["value"])
-    run(regression(), method, plain, rounds=3, secure=None)
+    run(task(), method, plain, rounds=3, secure=None)
     assert found_in(plain.received, secrets["value"][before:]) >= 45  # the same search finds them all where sums are plain
 
 
