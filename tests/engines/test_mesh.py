@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import weakref
 import zlib
 from pathlib import Path
@@ -20,6 +21,7 @@ from jax.sharding import PartitionSpec
 
 import fedminimax as fm
 from fedminimax import metrics, problems
+from fedminimax.commands.launch import _environments
 from fedminimax.data.shards import ClientShard, deal
 from fedminimax.engines.layout import AXIS
 from fedminimax.engines.mesh.channel import Channel
@@ -210,15 +212,17 @@ def test_a_drawn_cohort_takes_few_turns_that_are_nearly_full(size, places):
     assert (turns * width).mean() < 1.3 * fullest.mean() + 1.5
 
 
-@pytest.mark.parametrize(("guard", "strategy"), [(fm.Guard(), "auto"), (fm.Guard(aggregate="median"), 2)])
-def test_blocks_on_two_devices_equal_the_simulator(guard, strategy, x64):
+@pytest.mark.parametrize(
+    ("guard", "strategy", "devices"), [(fm.Guard(), "auto", 2), (fm.Guard(aggregate="median"), 2, 2), (fm.Guard(), "auto", 1)]
+)
+def test_blocks_on_one_device_and_on_two_equal_the_simulator(guard, strategy, devices, x64):
     task = problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
     method = fm.Scaffold(lr_x=0.02, local_steps=2, batch_size=4, cohort_size=4)
     go = lambda engine, **more: fm.run(
         task.problem, task.clients, method, rounds=4, seed=3, eval_every=4, engine=engine, progress=False, guard=guard,
         availability=fm.Availability(0.7), metrics=metrics.ClientLoss(), **more,
     )  # fmt: skip
-    here, there = go(fm.Simulator("vmap", 1)), go(fm.Mesh(strategy, devices=2))
+    here, there = go(fm.Simulator("vmap", 1)), go(fm.Mesh(strategy, devices))
     close(there.state, here.state, 1e-10)
     close(there.client_states, here.client_states, 1e-10)
     same_costs(there, here)
@@ -322,17 +326,47 @@ def test_two_processes_equal_the_simulator_and_refuse_alike(tmp_path):
     assert "Gloo" not in done.stdout, "only process 0 prints, not even what connects them"
 
 
-def test_a_process_that_is_killed_is_named_and_the_run_goes_on_with_fewer(tmp_path, x64):
-    done = launched(3, "fall", tmp_path / "run")
+SILENT = r"Process {} \(pid \d+ on [^)]+\) was lost: it has not been heard of for \d+ seconds\. The run ends; start it again"
+"""What processes say of one that is silent; what the launcher says of one has no machine in it."""
+
+
+@pytest.mark.parametrize(
+    ("process", "what", "says"),
+    [(1, "SIGSTOP", SILENT.format(1)), (0, "SIGKILL", "Process 0, through which all others know of each other, was lost")],
+)
+def test_a_process_that_is_stopped_or_process_0_that_is_killed_ends_the_others(process, what, says, tmp_path):
+    patience, told = 2, []
+    environments = _environments(2, patience, {})
+    command = [sys.executable, str(SCRIPT), "fall", str(tmp_path / "run"), str(process), what]
+    started = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for env in environments]
+    try:
+        other, mark, until = started[1 - process], tmp_path / "run.now", time.monotonic() + 120
+        while not mark.exists():
+            assert time.monotonic() < until, "the run did not begin"
+            assert all(one.poll() is None for one in started)
+            time.sleep(0.05)
+        told.append(other.communicate(timeout=patience + 30)[1])  # or it hangs
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+    assert re.search(says, told[0]), told[0][-3000:]
+    assert other.returncode == 1
+
+
+def test_three_processes_equal_the_simulator_and_one_that_is_killed_is_named_and_two_go_on(tmp_path, x64):
+    done = launched(3, "conform-fall", tmp_path / "run")
     assert done.returncode == 1
-    assert "Process 2 (pid" in done.stderr, done.stderr[-3000:]
-    assert "was lost" in done.stderr, done.stderr[-3000:]
+    assert (tmp_path / "run.equal").read_text() == "FessGDA CDMAGE ScaffPD Sliding", done.stderr[-3000:]
+    assert re.search(SILENT.format(2), done.stderr), done.stderr[-3000:]
+    assert (tmp_path / "run.from").read_text() == "0"
     assert list((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json"))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     newest = max((tmp_path / "run" / "checkpoints").glob("*/checkpoint.json")).parent
     assert len(list(newest.glob("clients-*.rows"))) == 3
     done = launched(2, "go", tmp_path / "run")
     assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "run.from").read_text() in ("2", "4", "6")  # where a checkpoint was, and not from the start
     ends = [fm.Result.load(tmp_path / f"run-{k}.fmx") for k in range(2)]
     task = problems.robust_regression(7, 4, 6, rho=0.1, sigma=0.5)
     method = fm.Scaffold(lr_x=0.02, local_steps=3, batch_size=4, cohort_size=3)

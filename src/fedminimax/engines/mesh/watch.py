@@ -7,12 +7,14 @@ coordination service; process 0 looks at all of them and, when one stays silent,
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -27,6 +29,7 @@ _GRACE = 5.0
 _HURT = 4.0
 """After a broken connection, whoever has been silent for so many seconds is the one that was lost."""
 
+_GONE = "Process 0, through which all others know of each other, was lost"
 _BROKEN = ("Gloo", "UNAVAILABLE", "Connection", "NCCL", "Socket")
 """What an error says when a connection to another process broke."""
 
@@ -186,7 +189,7 @@ class Watch:
                     continue
                 if self._over.is_set():
                     return
-                self.verdict = _sentence("Process 0, through which all others know of each other, was lost")
+                self.verdict = _sentence(_GONE)
                 self._end()  # at once: the runtime ends this process as soon as it notices
         if self.verdict is None:
             return
@@ -212,6 +215,35 @@ class Watch:
             self._set(f"beat/{self.place.process}", _LEFT)
 
 
+def _say_before_abort() -> Callable[[], None]:
+    """Have this process say why it ends when its runtime aborts it, and end with 1; return what takes that back.
+
+    Process 0 has JAX's coordination service. When that is gone, the runtime of every other process calls abort() at once, in
+    the thread that would have told Python of it; and there is no setting for that. A handler of Python's own is only called
+    after the abort, so this one is given to the C library.
+    """
+
+    def say(number: int) -> None:
+        what = f"{_GONE}, or so it seems: JAX's runtime aborted this process, with the words above"
+        _tell(f"Error: {distributed.described()}: {_sentence(what)}")
+        os._exit(1)
+
+    try:
+        library = ctypes.CDLL(None)
+        library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    except (OSError, TypeError, AttributeError):  # there is no such C library: the runtime's own words must do
+        return lambda: None
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(say)
+    before = library.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+    if before:  # somebody else's stays
+        library.signal(signal.SIGABRT, before)
+
+    def back(handler: Any = handler) -> None:  # which is kept for as long as it may be called
+        library.signal(signal.SIGABRT, before)
+
+    return back
+
+
 def _tell(sentence: str) -> None:
     os.write(2, f"{sentence}\n".encode())
 
@@ -233,6 +265,8 @@ def watch() -> Watch | None:
         return None
     if not _WATCH:
         _WATCH.append(Watch(place))
+        if not place.leads:
+            atexit.register(_say_before_abort())
     return _WATCH[0]
 
 
