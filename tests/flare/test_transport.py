@@ -1,5 +1,6 @@
 """The two ends of FLARE, each against a stand-in for FLARE's network: what is passed on, what is refused, what is said."""
 
+import json
 import threading
 import time
 import weakref
@@ -14,6 +15,7 @@ pytest.importorskip("nvflare")
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
+from fedminimax.engines.federated.group import Event
 from fedminimax.engines.federated.resident import Failed
 from fedminimax.engines.federated.transport import Failure
 from fedminimax.flare import labels
@@ -21,6 +23,7 @@ from fedminimax.flare.agreement import Agreement
 from fedminimax.flare.payload import taken
 from fedminimax.flare.site import Site
 from fedminimax.flare.transport import FlareTransport
+from fedminimax.flare.watch import Standing
 
 
 def ok(payload, **headers):
@@ -252,6 +255,42 @@ def test_where_to_look_is_said_where_a_worker_does_not_start(tmp_path):
     standing = {"north": {"why": labels.NOT_STARTING}, "south": {"why": ""}}
     trial = SimpleNamespace(kits=kits, sites=["north", "south", "west"], standing=lambda: standing)
     assert look_into(trial) == [f"north does not start: see {tmp_path / 'north' / 'local' / 'fedminimax' / 'worker.log'}"]
+
+
+def test_the_table_of_a_trial_says_answered_slow_and_gone(tmp_path):
+    """From what the engine tells of each site to the line that is shown."""
+    from rich.console import Console
+
+    from fedminimax.commands.federation_trial import shown
+
+    names = ["north", "south", "west", "east", "later"]
+    standing = Standing(names, tmp_path / "sites.json")
+    for site, what, text in [
+        ("north", "answered", ""),
+        ("south", "answered", ""),
+        ("south", "timeout", "it did not answer in time"),
+        ("west", "gone", "it cannot be reached"),
+        ("east", "gone", "it cannot be reached"),
+        ("east", "back", ""),
+        ("north", "answered", ""),
+    ]:
+        standing(Event(site, what, text))
+    standing.write()
+    told = {"round": 3, "rounds": 9, "numbers": {"accuracy/mean": 0.75, "accuracy/worst": 0.5}}
+    kept = lambda: json.loads((tmp_path / "sites.json").read_text())
+    trial = SimpleNamespace(sites=names, standing=kept, progress=lambda: told)
+    console = Console(record=True, width=120)
+    console.print(shown(trial, time.monotonic()))
+    title, *rows = console.export_text().splitlines()
+    assert title == "round 3 of 9, 0 s, accuracy/worst 0.5, accuracy/mean 0.75"
+    cells = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows if "│" in row]
+    assert cells == [
+        ["north", "answered", "2", "0", ""],
+        ["south", "slow", "1", "1", "it did not answer in time"],
+        ["west", "gone", "0", "1", "it cannot be reached"],
+        ["east", "answered", "0", "1", ""],
+        ["later", "starting", "0", "0", ""],
+    ]
 
 
 @pytest.mark.parametrize("wrong", [{"origin": "site-2"}, {"origin": "site-2.job"}, {"origin": "server"}, {"study": "other"}])
