@@ -2,14 +2,18 @@
 
 import dataclasses
 import functools
+import gc
 import textwrap
 
+import jax
 import numpy as np
 import pytest
 
 import fedminimax as fm
+from fedminimax import distributed
 from fedminimax.algorithms import ALGORITHMS, PerClient
 from fedminimax.experiments import kinds
+from fedminimax.experiments.material import Pooled
 from fedminimax.experiments.parameters import parameters
 
 PROBLEM = '[problem]\nname = "quadratic"\nclients = 4\n'
@@ -390,3 +394,20 @@ def test_runs_that_are_given_up_end_there_and_their_settings_are_not_chosen(tmp_
         assert record.hyper["lr_x"] == pytest.approx(best)
     with pytest.raises(fm.InputError, match=r"give a table, such as stop = \{metric"):
         fm.Experiment(**options, methods={"still": plain(still)}, stop={"metric": "Distance/x"}).plan()
+
+
+def test_one_of_many_processes_keeps_its_own_clients_examples_and_no_others(tmp_path, monkeypatch):
+    data = '[data]\nname = "digits"\ntrain = 331\n[partition]\nname = "iid"\nclients = 6\n'
+    problem = '[problem]\nname = "fair_classification"\nmodel = "mlp"\n[methods.FessGDA]\nlr_x = 0.1\nlr_y = 0.1\n'
+    run = f'rounds = 1\nengine = "mesh"\n{data}{problem}'
+    monkeypatch.setattr(distributed, "place", lambda: distributed.Place(1, 3))
+    ready = experiment(run + '[metrics.ClassAccuracy]\non = "test"\n', tmp_path).ready
+    assert repr(ready.clients) == "ClientShard(2 of 6 clients, process 1 of 3)"
+    assert ready.clients.total == 331
+    gc.collect()
+    fields = lambda thing: thing.fields if isinstance(thing, fm.ClientData) else thing.train
+    held = [fields(thing) for thing in gc.get_objects() if isinstance(thing, (fm.ClientData, Pooled))]
+    assert 331 not in [len(leaf) for leaf in jax.tree.leaves(held)]
+    monkeypatch.setattr(distributed, "place", lambda: distributed.Place(1, 7))
+    with pytest.raises(fm.InputError, match="6 clients cannot be dealt out over 7 processes: start fewer"):
+        experiment(run, tmp_path).ready  # noqa: B018

@@ -74,7 +74,17 @@ def prepare(plan: Plan) -> Ready:
         plan.mistakes.raise_if_any()
     on = {name: plan.judges[label].on for name in columns if (label := judged_by(plan, name)) is not None}
     better = {name: way for name in columns if (way := direction(metrics, name)) is not None}
-    return Ready(plan, problem, there.clients, methods, metrics, columns, on, better)
+    return Ready(plan, problem, _kept(plan, problem, there.clients), methods, metrics, columns, on, better)
+
+
+def _kept(plan: Plan, problem: Any, clients: Any) -> Any:
+    """Return what this process keeps of the clients' data: where an engine deals clients out, its own clients'."""
+    try:
+        return getattr(plan.engine, "own", lambda problem, clients: clients)(problem, clients)
+    except InputError as error:
+        plan.mistakes.add(("engine",), f"engine: {error}")
+        plan.mistakes.raise_if_any()
+        raise
 
 
 def _made(plan: Plan, call: Any, **provided: Any) -> Any:

@@ -62,6 +62,13 @@ class Mesh:
         """Do what process 0 says."""
         return self._channel().in_step()
 
+    def own(self, problem: Problem, clients: ClientSource) -> ClientSource:
+        """Return what this process keeps of some clients: its share, so that nobody need hold the others' examples."""
+        place = distributed.place()
+        if place.processes == 1:
+            return clients
+        return placement.own_share(clients, problem, place.process, place.processes, self.devices)
+
     def known(self, clients: ClientSource, metrics: Mapping[str, Metric], problem: Problem) -> ClientSource:
         """Return this process's share of some clients, with a description of all clients' examples.
 
