@@ -15,6 +15,9 @@ import pytest
 import fedminimax as fm
 from fedminimax.metrics import METRICS
 
+sys.path.insert(0, str(Path(__file__).parent / "algorithms"))
+from roster import ROSTER
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -165,3 +168,10 @@ def test_ci_runs_the_readmes_test_command():
 def test_the_page_of_the_papers_is_what_its_script_makes_of_the_committed_table():
     page = runpy.run_path(str(ROOT / "benchmarks" / "reproductions.py"))["page"]
     assert (ROOT / "docs" / "reproductions.md").read_text() == page(), "python benchmarks/reproductions.py writes it again"
+
+
+def test_what_the_server_sees_is_said_of_every_method():
+    section = (ROOT / "docs" / "trust.md").read_text().split("## What a curious server learns")[1].split("\n## ")[0]
+    named = set(re.findall(r"\w+", " ".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| "))))
+    served = {type(row.algorithm).__name__ for row in ROSTER}
+    assert served - named == set()
