@@ -1,6 +1,6 @@
 """Malformed messages, both ways: nothing crashes, nothing large is made of little, and no model or state changes.
 
-``FEDMINIMAX_FUZZ=10000`` tries so many of each kind; by default some hundreds.
+``FEDMINIMAX_FUZZ=10000`` tries so many of each kind; by default some hundreds, and 10,000 damaged ones each way.
 """
 
 import copy
@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from faulty import SCAFFOLD, engine, regression, run, sites
 
 MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "700"))
+DAMAGED = max(10_000, MANY)
 often = settings(max_examples=MANY, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 NAMES = ["fedminimax.players:Point", "Point", "fedminimax.engines.federated.messages:Whose", "os:system", "", "a" * 200]
@@ -177,6 +178,52 @@ def test_a_site_answers_whatever_it_is_sent_and_stays_as_it_is(asked, data):
             assert list(site._memory._states) == list(before._states)
         site._memory = before  # what was a request after all has been carried out
         assert site.handle(request) == reply
+
+
+def damaged(message, count, seed):
+    """Yield so many copies of a message that are damaged as :func:`mutated` has it, without what hypothesis takes for each."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        at, how, length = int(rng.integers(len(message))), int(rng.integers(4)), int(rng.integers(1, 40))
+        head, tail = message[:at], message[at:]
+        put = (rng.bytes(1) + tail[1:], b"", rng.bytes(length) + tail, tail[length:])[how]
+        yield head + put
+
+
+def test_ten_thousand_damaged_requests_change_no_state_of_a_site(asked):
+    site, request, reply = asked
+    before, refused = copy.deepcopy(site._memory), 0
+    with jax.enable_x64(True):
+        for sent in damaged(request, DAMAGED, 1):
+            answer = wire.decode(site.handle(sent))
+            if "failed" not in answer:  # it was a request after all
+                site._memory = copy.deepcopy(before)
+                continue
+            refused += 1
+            assert (site._memory.run, site._memory.answered.id) == (before.run, before.answered.id)
+            assert list(site._memory._states) == list(before._states)
+        assert site.handle(request) == reply
+    assert refused > DAMAGED / 2
+
+
+def test_ten_thousand_damaged_replies_are_refused_or_have_the_right_form(asked, server):
+    _, request, reply = asked
+    round_, execution = server
+    id, right = wire.decode(request)["id"], wire.decode(reply)["replies"]
+    execution.held["north"] = wire.decode(request)["state"]
+    expected = Reply(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), right[0]["value"]))
+    refused = 0
+    with jax.enable_x64(True):
+        for sent in damaged(reply, DAMAGED, 2):
+            try:
+                state, [found] = round_._read("north", sent, id, 1, expected, Guard())
+            except Refused:
+                refused += 1
+                continue
+            assert state in (id, execution.held["north"])
+            assert jax.tree.structure(found.value) == jax.tree.structure(right[0]["value"])
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.value))
+    assert refused > DAMAGED / 2
 
 
 @pytest.fixture(scope="module")
