@@ -2,7 +2,7 @@
 
 python benchmarks/mesh.py conform                                   # every method on 1, 2 and 3 processes
 python benchmarks/mesh.py speed --processes 2 --workloads A B C
-python benchmarks/mesh.py memory --processes 4 --megabytes 400
+python benchmarks/mesh.py memory --processes 1 4 --megabytes 800
 python benchmarks/mesh.py reduce                                    # seconds of one reduction by its size
 
 What each finds is kept in results/mesh_*.json; mesh_model.py makes a model of the cost of them.
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from workloads import Workload
 
 HERE = Path(__file__).parent
-ALONE = "1 pinned"
+ALONE, ALL = "1 pinned", "1 with all devices"
+"""One process that is kept on one core, and the simulator in one process, which splits a cohort over a device a core."""
 SHARES = 1.3
 """A process may grow by so many times its share of the data."""
 
@@ -43,9 +44,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=400)
+    parser.add_argument("--megabytes", type=int, default=800)
     parser.add_argument("--rows", nargs="*", default=[])
-    parser.add_argument("--pinned", action="store_true")
+    parser.add_argument("--way", default="")
     parser.add_argument("--answer", default="")
     asked = parser.parse_args()
     if asked.answer:
@@ -55,10 +56,10 @@ def main() -> None:
     # One after the other, and all of that again: a machine that gets slower meanwhile is so for all.
     turns = asked.turns if asked.what == "speed" else 1
     # One process alone is twice as fast on workload B when it is kept on one core, so both are measured.
-    ways = [(count, False) for count in counts] + ([(1, True)] if asked.what == "speed" else [])
-    answers = {(f"{count} pinned" if pinned else count): [] for count, pinned in ways}
-    for (count, pinned), rows in [each for _ in range(turns) for each in zip(ways, answers.values(), strict=True)]:
-        rows.append(_launched(count, pinned))
+    ways = {count: count for count in counts} | ({ALONE: 1, ALL: 1} if asked.what == "speed" else {})
+    answers = {way: [] for way in ways}
+    for way, rows in [each for _ in range(turns) for each in answers.items()]:
+        rows.append(_launched(ways[way], way if way in (ALONE, ALL) else ""))
     found, wrong = {"conform": _conformed, "speed": _sped, "memory": _grown, "reduce": _reduced}[asked.what](answers, asked)
     kept = HERE / "results" / f"mesh_{asked.what}.json"
     if asked.rows:  # a few rows are no result
@@ -100,12 +101,12 @@ def _reduced(answers: dict, asked: argparse.Namespace) -> tuple[dict, str]:
     return {count: rows[0] for count, rows in answers.items()}, ""
 
 
-def _launched(count: int, pinned: bool) -> dict:
+def _launched(count: int, way: str) -> dict:
     from fedminimax.commands.launch import launch
 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        code = launch([str(Path(__file__)), *sys.argv[1:], *["--pinned"] * pinned, "--answer", str(answer)], count)
+        code = launch([str(Path(__file__)), *sys.argv[1:], "--way", way, "--answer", str(answer)], count)
         if code:
             raise SystemExit(code)
         return json.loads(answer.read_text())
@@ -117,11 +118,12 @@ def _sped(answers: dict, asked: argparse.Namespace) -> tuple[dict, str]:
         seconds = {count: times(rows, name, "seconds") for count, rows in answers.items()}
         bare = {count: times(rows, name, "bare") for count, rows in answers.items()}
         found[name] = {"ms": _thousands(seconds), "bare ms": _thousands(bare)}
-        for count in [count for count in answers if count not in (1, ALONE)]:
+        for count in [count for count in answers if count not in (1, ALONE, ALL)]:
             many, ring = answers[count][0][name], 2 * (count - 1) / count
             sent = many["wire"] / count
             found[name][count] = {
                 "ratio": seconds[count] / seconds[1],
+                "to all devices": seconds[count] / seconds[ALL],
                 "to pinned": seconds[count] / seconds[ALONE],
                 "bound": seconds[ALONE] / count / seconds[1],  # no communication, and cohorts that halve
                 "to bare": seconds[count] / bare[count],
@@ -140,14 +142,16 @@ def _thousands(seconds: dict) -> dict:
 
 
 def _table(found: dict) -> None:
-    """Print the table of README.md."""
-    print("| | one process | on a core | two processes | ratio | bound | to a core | bare | to bare | bare ratio | bytes |")
-    print("|---|" + "---:|" * 10)
+    """Print the table of README.md: milliseconds a round, ratios of many processes to one, the bare loop's, and bytes."""
+    ways = "one process | with all devices | on a core | two processes"
+    print(
+        f"| | {ways} | ratio | to all devices | to a core | bound | bare | to bare | bare ratio | bytes |\n|---|" + "---:|" * 12
+    )
     for name, row in found.items():
         for count in [count for count in row if isinstance(count, int)]:
             ms, many = row["ms"], row[count]
-            times = [f"{t:.3g}" for t in (ms[1], ms[ALONE], ms[count])]
-            ratios = [f"{many[key]:.2f}" for key in ("ratio", "bound", "to pinned")]
+            times = [f"{ms[way]:.3g}" for way in (1, ALL, ALONE, count)]
+            ratios = [f"{many[key]:.2f}" for key in ("ratio", "to all devices", "to pinned", "bound")]
             bare = [f"{row['bare ms'][count]:.3g}", f"{many['to bare']:.2f}", f"{many['bare ratio']:.2f}"]
             print("| " + " | ".join([name, *times, *ratios, *bare, f"{many['sent/reply']:.3f}"]) + " |")
 
@@ -197,7 +201,7 @@ def speed(asked: argparse.Namespace) -> None:
     import jax
 
     from fedminimax.engines.mesh import Mesh
-    from fedminimax.engines.simulator import ROOM
+    from fedminimax.engines.simulator import ROOM, Simulator
     from fedminimax.federation.round import Conditions
     from problems import build
     from workloads import WORKLOADS
@@ -206,7 +210,8 @@ def speed(asked: argparse.Namespace) -> None:
     for name in asked.workloads:
         problem, clients, algorithm = build(WORKLOADS[name])
         problem, clients = problem.bind(clients)
-        run = Mesh().open(problem, clients, algorithm, Conditions())
+        # Two processes have a device each; one has its own, or the simulator all that there are.
+        run = (Simulator() if asked.way == ALL else Mesh()).open(problem, clients, algorithm, Conditions())
 
         def go(rounds: int, run=run) -> float:
             begun = time.perf_counter()
@@ -219,7 +224,9 @@ def speed(asked: argparse.Namespace) -> None:
 
         bare = _bare(WORKLOADS[name], place)
         go(1), bare(1)
-        rounds = run.agreed(max(1, min(ROOM, int(asked.seconds / go(2) * 2))))[0]
+        rounds = max(1, min(ROOM, int(asked.seconds / go(2) * 2)))
+        if place.processes > 1:
+            rounds = run.agreed(rounds)[0]
         times, wire = {"seconds": [], "bare": []}, 0
         for _ in range(asked.repetitions):
             before = _sent()
@@ -227,8 +234,8 @@ def speed(asked: argparse.Namespace) -> None:
             wire += (_sent() - before) / (rounds * asked.repetitions)
             times["bare"].append(bare(rounds) / rounds)
         reply = sum(4 * sum(message.up.values()) for message in run.messages)
-        out[name] = {**times, "wire": wire, "packed": sum(run.packed), "reply": reply, "rounds": rounds}
-        out[name]["exchanges"] = len(run.packed)
+        packed = [] if asked.way == ALL else run.packed
+        out[name] = {**times, "wire": wire, "packed": sum(packed), "reply": reply, "rounds": rounds, "exchanges": len(packed)}
     if place.leads:
         Path(asked.answer).write_text(json.dumps(out))
 
@@ -354,7 +361,7 @@ def conform(asked: argparse.Namespace) -> None:
 def _join(asked: argparse.Namespace):
     from fedminimax import distributed
 
-    if asked.pinned:
+    if asked.way == ALONE:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     return distributed.join()
 

@@ -4,10 +4,11 @@
     python benchmarks/mesh_model.py        # prints the table of docs/many_machines.md, and draws docs/mesh_cost.png
 
 A round on P processes takes T_1 E[M] / S + e (c + m a + 2 (P - 1) / P b / w): T_1 on one core, M the clients of a cohort of S
-that the busiest process has (blocks alike, drawn at random), e exchanges with b bytes each, and a reduction of m meetings with
-latency a and bandwidth w, after c that it takes a process to go on which has waited. 2^k processes meet 2 k - 1 times; others,
-or --ring, 2 (P - 1) times. a and w are fitted to reductions one after the other between two processes of this machine, c to the
-rounds of workload A beyond them. For a cluster a and w are parameters (--latency, --bandwidth); c stays.
+that the busiest process has (equal blocks; a cohort is drawn at random, or has all), e exchanges with b bytes each, and a
+reduction of m meetings with latency a and bandwidth w, after c that it takes a process to go on which has waited. 2^k processes
+meet 2 k - 1 times; others, or --ring, 2 (P - 1) times. a and w are fitted to reductions one after the other between two
+processes of this machine, c to the rounds of workload A beyond them. For a cluster a and w are parameters (--latency,
+--bandwidth); c stays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workloads import WORKLOADS
+from workloads import WORKLOADS, Workload
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "mesh_cost.png"
@@ -56,23 +57,23 @@ def fitted(found: dict) -> Link:
     terms = np.stack([np.ones_like(sizes), sizes], 1)  # a + b / w
     latency, per_byte = np.linalg.lstsq(terms / taken[:, None], np.ones_like(taken), rcond=None)[0]
     bare = Link(float(max(latency, 0.0)), float(1 / per_byte), 0.0)
-    beyond = found["A"]["ms"]["2"] / 1000 - seconds(found["A"], WORKLOADS["A"].cohort, 1.0, 2, bare)
+    beyond = found["A"]["ms"]["2"] / 1000 - seconds(found["A"], WORKLOADS["A"], 1.0, 2, bare)
     return bare._replace(wake=max(0.0, beyond / found["A"]["2"]["exchanges"]))
 
 
-def busiest(cohort: int, processes: int, draws: int = 400) -> float:
-    """Return the share of a cohort that the process with the most of it has, on average."""
-    if processes == 1:
-        return 1.0
-    counts = np.random.default_rng(0).multinomial(cohort, [1 / processes] * processes, size=draws)
+def busiest(cohort: int, clients: int, processes: int, draws: int = 400) -> float:
+    """Return the share of a cohort that the process with the most of it has, on average: of all clients exactly its block."""
+    blocks = [len(block) for block in np.array_split(np.arange(clients), processes)]
+    counts = np.random.default_rng(0).multivariate_hypergeometric(blocks, cohort, size=draws, method="marginals")
     return float(counts.max(1).mean() / cohort)
 
 
-def seconds(measured: dict, cohort: int, scale: float, processes: int, link: Link) -> float:
-    """Return what a round takes: ``scale`` times the clients that were measured."""
+def seconds(measured: dict, workload: Workload, scale: float, processes: int, link: Link) -> float:
+    """Return what a round takes: with ``scale`` times the clients that were measured, of as many times more."""
     one = measured["ms"]["1 pinned"] / 1000 * scale
     exchanges, size = measured["2"]["exchanges"], measured["2"]["packed"] / measured["2"]["exchanges"]
-    return one * busiest(cohort, processes) + exchanges * link.reduction(processes, size)
+    share = busiest(round(workload.cohort * scale), round(workload.clients * scale), processes)
+    return one * share + exchanges * link.reduction(processes, size)
 
 
 def _short(gain: float) -> str:
@@ -95,7 +96,7 @@ def main() -> None:
         f"This machine: latency {1e6 * here.latency:.0f} us, {here.bandwidth / 1e9:.2f} GB/s, waking {1e6 * here.wake:.0f} us"
     )
     for name, measured in found.items():
-        model = 1000 * seconds(measured, WORKLOADS[name].cohort, 1.0, 2, here)
+        model = 1000 * seconds(measured, WORKLOADS[name], 1.0, 2, here)
         print(f"{name} on 2 processes of it: {model:.3g} ms by the model, {measured['ms']['2']:.3g} measured")
     axes = Figure(figsize=(9.2, 3.6), layout="constrained").subplots(1, 2, sharey=True)
     print("| cohort | workload | " + " | ".join(f"{count:,}" for count in COUNTS) + " |\n|---|---|" + "---:|" * len(COUNTS))
@@ -103,7 +104,7 @@ def main() -> None:
         for name, measured in found.items():
             cohort = WORKLOADS[name].cohort if own else MANY
             scale = cohort / WORKLOADS[name].cohort
-            times = [seconds(measured, cohort, scale, count, there) for count in COUNTS]
+            times = [seconds(measured, WORKLOADS[name], scale, count, there) for count in COUNTS]
             gains = [times[0] / time for time in times]
             ax.loglog(COUNTS, gains, "o-", label=name, markersize=3)
             print(f"| {cohort:,} | {name} | " + " | ".join(f"{_short(gain)}" for gain in gains) + " |")
