@@ -4,7 +4,9 @@
 beside FLARE's own floor (an echo of the same bytes by each site's FLARE client).
 
 ``python benchmarks/federation.py conform`` runs every client-server method of the contract suite's table, 5 rounds, 3 sites,
-float64, all in one job of one federation, and compares them with the simulator: the tests do so for a third of them.
+float64, all in one job of one federation, and compares them with the simulator: the tests do so for a third of them. Then
+CD-MAGE with secure sums (``secure = true``) and FessGDA with noise (``Study(privacy=...)``), each in a federation of its own, as
+it is submitted; ``--method secure`` and ``--method privacy`` run these alone.
 
 ``python benchmarks/federation.py round`` times rounds of CD-MAGE on LeNet-5 over three sites, beside the simulator's: both on
 all cores, 500 images a site, five local steps on batches of ten, full gradients in the first phase.
@@ -64,8 +66,26 @@ def conform(wanted, seconds):
 
     numbers = [k for k, name in enumerate(many.NAMES) if wanted.lower() in name.lower()]
     with tempfile.TemporaryDirectory(prefix="fmx") as name:
-        found = federations.methods(Path(name), numbers, seconds)
-    return {many.NAMES[number]: apart for number, apart in found.items()}
+        found = federations.methods(Path(name), numbers, seconds) if numbers else {}
+        apart = {many.NAMES[number]: how_far for number, how_far in found.items()}
+        ways = [how for how in federations.PROTECTED if wanted.lower() in how]
+        return apart | {how: protected(Path(name) / how, how, seconds) for how in ways}
+
+
+def protected(folder, how, seconds):
+    """Run a study with secure sums, or with noise, as its terms say; return how far it ends from the simulator's run."""
+    federations.write(folder, "CDMAGE" if how == "secure" else "FessGDA")
+    agreement = federations.protect(folder, how)
+    with federations.running(make_kits(folder)) as trial:
+        outcome = trial.wait(seconds)
+    if outcome["status"] != "finished":
+        return str(outcome["why"])
+    pairs = zip(
+        federations.jax.tree.leaves(federations.result_of(trial.run).state),
+        federations.jax.tree.leaves(federations.simulated(agreement).state),
+        strict=True,
+    )
+    return max(float(abs(federations.np.asarray(a) - federations.np.asarray(b)).max()) for a, b in pairs)
 
 
 ROUND_TERMS = """

@@ -67,12 +67,15 @@ def loss(x, batch):
 PROBLEM = fm.RobustProblem(loss, jnp.zeros(4), fm.ChiSquare(0.1), name="least squares")
 
 
-def study(clients, method, enough, pause):
+def study(clients, method, enough, pause, clip=None):
     shared = method in ("CDMAGE", "FessGDA")
     metrics = {"losses": fm.metrics.ClientLoss(each=True)}
     problem = PROBLEM.as_minimax() if shared else PROBLEM
     guard = fm.Guard(aggregate="median") if method == "ScaffPD" else None
-    return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough), pause)], guard=guard)
+    if clip is None:
+        return Study(problem, METHODS[method], metrics, observers=[Until(Path(enough), pause)], guard=guard)
+    # So little noise that the run is nearly that of clipping alone, as in the simulator. No metric: sites tell none then.
+    return Study(problem, METHODS[method], observers=[Until(Path(enough), pause)], privacy=fm.Privacy(clip, 1e-6))
 '''
 TERMS = """
 name = "small"
@@ -124,6 +127,19 @@ def kits_of(folder, method, rounds=5, **settings):
     return make_kits(Path(os.path.relpath(folder)))  # as a user names it
 
 
+APART = {"secure": 1e-8, "privacy": 1e-5}
+"""How far from the simulator's run: the rounding of sums, and the noise."""
+PROTECTED = {"secure": ("[study]\n", "[study]\nsecure = true\n"), "privacy": ("pause = ", "clip = 0.3\npause = ")}
+"""What is changed in the terms of a study so that sums hide each site, or that messages are clipped and get noise."""
+
+
+def protect(folder, how):
+    """Change a federation's terms so, and return them."""
+    path = folder / "federation.toml"
+    path.write_text(path.read_text().replace(*PROTECTED[how]))
+    return Agreement.read(path)
+
+
 @contextlib.contextmanager
 def running(kits):
     """Start a federation and submit its job; at the end all of its processes are gone."""
@@ -145,7 +161,7 @@ def simulated(agreement, like=None, observers=()):
         study = made_by(agreement.study.function, [agreement.folder])(clients, **agreement.study.settings)
         rounds = agreement.study.rounds if like is None else like.rounds
         settings = {"rounds": rounds, "eval_every": rounds, "seed": agreement.study.seed, "metrics": study.metrics}
-        settings |= {"observers": observers, "guard": study.guard}
+        settings |= {"observers": observers, "guard": study.guard, "privacy": study.privacy}
         return fm.run(study.problem, clients, study.algorithm, **settings, trace=None if like is None else like.trace)
 
 

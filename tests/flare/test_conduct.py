@@ -97,3 +97,27 @@ def test_all_bounds_and_what_becomes_of_a_lost_state_reach_the_engine(tmp_path, 
     assert (given["outliers"], given["loss_outliers"], given["on_lost_state"]) == (50, None, "restart")
     conducted(tmp_path / "none", agreed(tmp_path / "none", "Scaffold"))
     assert (given["outliers"], given["loss_outliers"], given["on_lost_state"]) == (1e4, 1e3, "refuse")
+
+
+@pytest.mark.parametrize("how", federations.PROTECTED)
+def test_what_protects_the_sites_of_a_study_is_in_force(tmp_path, how):
+    """Secure sums to their rounding; of noise so little that what is left of it is the clipping."""
+    method = "CDMAGE" if how == "secure" else "FessGDA"
+    plain, said = agreed(tmp_path, method), []
+    agreement = federations.protect(tmp_path, how)
+
+    def listening(site, reply):
+        said.append(wire.decode(reply))
+        return reply
+
+    found, _ = conducted(tmp_path, agreement, listening)
+    federations.same(found.state, federations.simulated(agreement).state, federations.APART[how])
+    if how == "secure":
+        assert not [message for message in said if "replies" in message]  # no site's own vector came in the open
+        assert [message for message in said if "unmask" in message]
+    else:
+        unclipped = federations.simulated(plain).state
+        assert np.abs(np.asarray(found.x) - np.asarray(unclipped.x)).max() > 1e-3
+        sent = [one["value"] for message in said for one in message.get("replies", [])]
+        assert all(np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(one))) <= 0.3 + 1e-5 for one in sent)
+        assert len(sent) == 15
