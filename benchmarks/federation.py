@@ -5,8 +5,8 @@ beside FLARE's own floor (an echo of the same bytes by each site's FLARE client)
 
 ``python benchmarks/federation.py conform`` runs every client-server method of the contract suite's table, 5 rounds, 3 sites,
 float64, all in one job of one federation, and compares them with the simulator: the tests do so for a third of them. Then
-CD-MAGE with secure sums (``secure = true``) and FessGDA with noise (``Study(privacy=...)``), each in a federation of its own, as
-it is submitted; ``--method secure`` and ``--method privacy`` run these alone.
+CD-MAGE with secure sums (``secure = true``) and FessGDA with noise (``Study(privacy=...)``), each in a federation of its own
+as it is submitted; ``--method secure`` and ``--method privacy`` run these alone.
 
 ``python benchmarks/federation.py round`` times rounds of CD-MAGE on LeNet-5 over three sites, beside the simulator's: both on
 all cores, 500 images a site, five local steps on batches of ten, full gradients in the first phase.

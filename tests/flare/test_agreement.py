@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedminimax import wire
-from fedminimax.commands import federation
+from fedminimax.commands import fair_sites, federation
+from fedminimax.commands.fair import Request
 from fedminimax.commands.fair_sites import write_federation
 from fedminimax.engines.federated.worker import Worker, logger
 from fedminimax.errors import InputError
@@ -69,6 +70,36 @@ def test_a_fair_study_has_the_same_files(tmp_path):
     assert (tmp_path / "f" / "project.yml").exists()
     with pytest.raises(InputError, match="there already"):
         write_federation(tmp_path / "f", Question("ill"), {"north": "", "south": ""})
+
+
+def test_a_fair_study_is_written_down_and_then_submitted_with_the_newest_kit(tmp_path, monkeypatch):
+    """`fedminimax fair --federation FOLDER`: first without the folder, then with kits."""
+    folder, console, sent = tmp_path / "f", Console(record=True, width=400), []
+    monkeypatch.setattr(fair_sites, "submit", lambda kit, console: sent.append(kit))
+    ask = lambda **more: fair_sites.fair_among_sites(Request(federation=str(folder), **more), tmp_path / "out", console)
+    with pytest.raises(InputError, match="two sites or more"):
+        ask(label="ill", sites=["north=north.csv"])
+    assert not folder.exists()
+    ask(label="ill", sites=["north=north.csv", "south="], least=7)
+    agreement = Agreement.read(folder / "federation.toml")
+    assert (agreement.sites, agreement.study.settings["label"]) == (["north", "south"], "ill")
+    assert "least = 7" in (folder / "sites" / "south" / "site.toml").read_text()
+    assert "north.csv" in (folder / "sites" / "north" / "site.toml").read_text()
+    assert f"fedminimax fair --federation {folder}" in console.export_text()
+    with pytest.raises(InputError, match=r"no kits in .*make them first"):
+        ask()
+    for nth in (0, 1):
+        (folder / "kits" / "fair" / f"prod_0{nth}").mkdir(parents=True)
+    with pytest.raises(InputError, match="leave other options out"):
+        ask(label="ill")
+    assert sent == []
+    ask()
+    assert sent == [folder / "kits" / "fair" / "prod_01" / "admin@federation.local"]
+    assert "run/fair of the server's kit" in console.export_text()
+    assert not (tmp_path / "out").exists()
+    federation.init(tmp_path / "own", ["north", "south"])
+    with pytest.raises(InputError, match="another study: start it with `fedminimax federation submit`"):
+        fair_sites.fair_among_sites(Request(federation=str(tmp_path / "own")), tmp_path / "out", console)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "server", 'q"'])

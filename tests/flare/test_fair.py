@@ -30,6 +30,9 @@ def test_three_tables_become_a_page_and_a_model_and_no_process_stays(tmp_path):
     assert [row["site"] for row in kept["sites"]] == ["north", "south", "west"]
     assert [row["train"] + row["test"] for row in kept["sites"]] == [40, 40, 40]
     assert "rows stayed there" in (tmp_path / "out" / "report.html").read_text()
+    worst = {name: one["accuracy"]["worst"]["value"] for name, one in kept["scores"].items()}
+    assert worst["FedAvg"] == pytest.approx(0.8)  # of ten test rows: as with the sites in one process
+    assert worst["majority"] == pytest.approx(0.5)
     model = fm.load_model(tmp_path / "out" / "model")
     assert "rows stayed there" in model.card
     assert list(model.predict(pd.DataFrame({"age": [20.0, 100.0]}))) == ["no", "yes"]
