@@ -129,6 +129,17 @@ def test_who_listens_to_a_process_0_that_has_ended_hears_of_it(two):
     assert time.monotonic() - before < 3
 
 
+def test_a_process_0_that_takes_no_signs_of_life_is_lost(two, monkeypatch):
+    freed, keep = threading.Event(), Service.key_value_set
+    _, watch, service = two(1, patience=0.2)
+    time.sleep(0.5)
+    assert watch.verdict is None
+    monkeypatch.setattr(service, "key_value_set", lambda *given, **more: (freed.wait(30), keep(service, *given, **more)))
+    assert watch._known.wait(10)
+    freed.set()
+    assert "Process 0, through which all others know of each other, was lost: it has not answered for" in watch.verdict
+
+
 def test_who_keeps_the_others_waiting_is_named(two, monkeypatch, capfd):
     channel, watch, service = two(0, patience=0.2)
     service.key_value_set("fedminimax/who/1", "pid 4711 on node-7")

@@ -50,6 +50,7 @@ class Watch:
         self._running = 0
         self._meetings, self._inside, self._since, self._reminds = 0, 0, 0.0, place.patience
         self._seen: dict[int, tuple[str, float]] = {}
+        self._answered = time.monotonic()
         self._set(f"who/{place.process}", f"pid {os.getpid()} on {socket.gethostname()}")
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._listen)]
         for thread in self._threads:
@@ -135,6 +136,7 @@ class Watch:
             count += 1
             try:
                 self._set(f"beat/{self.place.process}", f"{count} {self._meetings}")
+                self._answered = time.monotonic()
                 if self.place.leads:
                     if (found := self._missing()) is not None:
                         self._set("verdict", found)
@@ -186,6 +188,7 @@ class Watch:
                 self.verdict = self._service.blocking_key_value_get(f"{_ROOM}/verdict", 500)
             except Exception as error:
                 if "DEADLINE" in str(error):
+                    self.verdict = self._unanswered()
                     continue
                 if self._over.is_set():
                     return
@@ -197,6 +200,13 @@ class Watch:
         if not self._over.wait(self.place.patience + _GRACE):
             self._end()
             os._exit(1)
+
+    def _unanswered(self) -> str | None:
+        """Return a sentence about a process 0 that takes no signs of life: stopped, or cut off; None: it does."""
+        silent = time.monotonic() - self._answered
+        if self.place.leads or silent <= self.place.patience + 2 * _BEAT:
+            return None
+        return _sentence(f"{_GONE}: it has not answered for {silent:.0f} seconds")
 
     def _end(self) -> None:
         _tell(f"Error: {distributed.described()}: {self.verdict}")
