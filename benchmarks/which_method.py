@@ -17,17 +17,19 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import fedminimax as fm
 from fedminimax.compare import at_upload, upload
-from fedminimax.data import partition
-from fedminimax.experiments.material import Material, examples
+from fedminimax.data import datasets, partition
+from fedminimax.experiments.material import Pooled
+from fedminimax.inputs import check_input
 from fedminimax.models import MLP, Linear
 from fedminimax.problems.gan import wgan_error
 
@@ -78,14 +80,30 @@ class Workload:
         return self.make(division)
 
 
-def images(name: str, division: int, cut: Callable[[Any, int], Any], clients: int, **more: Any) -> Material:
-    """Return small images on clients: another division has other examples of the data set, and other clients."""
-    pooled = examples(name, validation=2000, test=2000, size=16, seed=division, **more)
-    return pooled.divide(cut(pooled.kinds, division), clients)
+def drawn(name: str, division: int, train: int, centred: bool) -> Pooled:
+    """Return small images of a data set, as many of each class: another division has others."""
+    whole, rng = datasets.load(name), np.random.default_rng(division)
+
+    def taken(rows: Mapping[str, Any], *counts: int) -> Iterator[dict[str, Any]]:
+        orders = [rng.permutation(np.flatnonzero(rows["labels"] == c)) for c in range(whole.classes)]
+        first = 0
+        for count in counts:
+            each = count // whole.classes
+            chosen = rng.permutation(np.concatenate([order[first : first + each] for order in orders]))
+            first += each
+            inputs = datasets.resized(rows["inputs"][chosen], 10)
+            yield {"inputs": 2 * inputs - 1 if centred else inputs, "labels": rows["labels"][chosen]}
+
+    held, kept = taken(whole.train, 2000, train)
+    (test,) = taken(whole.test, 2000)
+    return Pooled(kept, {"validation": held, "test": test}, whole.classes, "epochs", division, kept["labels"])
 
 
-def by_class(labels: Any, division: int) -> Any:
-    return partition.by_class(labels, 100, seed=division)
+def with_positive(pooled: Pooled) -> Pooled:
+    """Return the examples with the first class against all others."""
+    one = lambda part: {**part, "labels": partition.one_vs_rest(part["labels"], 0)}
+    held = {part: one(rows) for part, rows in pooled.held.items()}
+    return replace(pooled, train=one(pooled.train), held=held, classes=2)
 
 
 def wgan(division: int) -> Case:
@@ -94,16 +112,16 @@ def wgan(division: int) -> Case:
 
 
 def fair_classes(division: int) -> Case:
-    cut = lambda labels, seed: partition.dirichlet(labels, 10, 0.3, seed=seed)
-    made = images("fashion_mnist", division, cut, 10, train=4000)
+    pooled = drawn("fashion_mnist", division, 4000, centred=False)
+    made = pooled.divide(partition.major_class(pooled.kinds, 10, 0.5, seed=division), 10)
     problem = fm.problems.fair_classification(MLP([32], 10), made.clients, 10, seed=division)
     judge = lambda part: fm.metrics.ClassAccuracy(made.held[part], classes=10)
     return Case(problem, made.clients, judge("validation"), judge("test"))
 
 
 def fair_clients(division: int) -> Case:
-    cut = lambda labels, seed: partition.dirichlet(labels, 20, 0.1, seed=seed, min_size=40)
-    made = images("fashion_mnist", division, cut, 20, train=6000)
+    pooled = drawn("fashion_mnist", division, 6000, centred=False)
+    made = pooled.divide(partition.major_class(pooled.kinds, 20, 0.8, seed=division), 20)
     problem = fm.problems.robust_model(
         Linear(10), made.clients, 10, penalty=fm.penalties.ChiSquare(0.1), loss="entropy", seed=division
     )
@@ -112,7 +130,8 @@ def fair_clients(division: int) -> Case:
 
 
 def robust(division: int) -> Case:
-    made = images("mnist", division, by_class, 100, train=12_000, centred=True, batching="epochs")
+    pooled = drawn("mnist", division, 12_000, centred=True)
+    made = pooled.divide(partition.by_class(pooled.kinds, 100, seed=division), 100)
     problem = fm.problems.robust_training(MLP([32, 32], 10), made.clients, 10, penalty=0.001, seed=division)
     few = lambda part: {key: rows[:250] for key, rows in made.held[part].items()}
     judge = lambda part: fm.metrics.PGD(few(part), radius=1.0, steps=10, restarts=1)
@@ -120,7 +139,8 @@ def robust(division: int) -> Case:
 
 
 def auc(division: int) -> Case:
-    made = images("mnist", division, by_class, 100, train=12_000, positive=0, centred=True, batching="epochs")
+    pooled = drawn("mnist", division, 12_000, centred=True)
+    made = with_positive(pooled).divide(partition.by_class(pooled.kinds, 100, seed=division), 100)
     problem = fm.problems.auc(MLP([32], 10, initializer="pytorch"), made.clients, seed=division)
     judge = lambda part: fm.metrics.AUC(made.held[part])
     return Case(problem, made.clients, judge("validation"), judge("test"))
@@ -142,10 +162,10 @@ class Contender(NamedTuple):
     """A method: how it is made of a workload's settings, and what is drawn beside its steps."""
 
     make: Callable[..., Any]
-    drawn: dict[str, Any] = {}
+    drawn: Mapping[str, Any] = MappingProxyType({})
     steps: bool = True
     settings: tuple[str, ...] = ("local_steps", "batch_size", "cohort_size")
-    fixed: dict[str, Any] = {}
+    fixed: Mapping[str, Any] = MappingProxyType({})
 
 
 def _around(low: float = 0.5, high: float = 2.0) -> fm.LogUniform:
@@ -199,7 +219,7 @@ def contenders(workload: Workload) -> dict[str, Contender]:
 def made(workload: Workload, name: str) -> tuple[Any, dict[str, Any]]:
     """Return a method for a workload, and what is to be drawn."""
     one = contenders(workload)[name]
-    common = {key: value for key, value in workload.settings.items() if key in one.settings} | one.fixed
+    common = {key: value for key, value in workload.settings.items() if key in one.settings} | dict(one.fixed)
     steps = workload.settings["local_steps"]
     longer = 1 if one.steps else steps  # one step stands for all of a round's
     ranges = {
@@ -208,27 +228,43 @@ def made(workload: Workload, name: str) -> tuple[Any, dict[str, Any]]:
     }
     if one.make is fm.ScaffPD:  # whose step on the server is of the length of all local steps, and whose ascent is sigma's
         ranges = {"tau": fm.LogUniform(*(steps * end for end in workload.lr_x))}
-        return fm.ScaffPD(0.1, 0.1, mu_x=0.0, **common), ranges | one.drawn
+        return fm.ScaffPD(0.1, 0.1, mu_x=0.0, **common), ranges | dict(one.drawn)
     if one.make in (fm.AFL, fm.DRFA):
         ranges["lr_w"] = ranges.pop("lr_y")
-        return one.make(0.1, lr_w=0.1, **common), ranges | one.drawn
+        return one.make(0.1, lr_w=0.1, **common), ranges | dict(one.drawn)
     if name in ON_CLIENTS:
         del ranges["lr_y"]
-        return one.make(0.1, **common), ranges | one.drawn
+        return one.make(0.1, **common), ranges | dict(one.drawn)
     if hasattr(one.make, "restart_every"):
         common["restart_every"] = workload.rounds * steps // _STAGES
-    return one.make(0.1, 0.1, **common), ranges | one.drawn
+    return one.make(0.1, 0.1, **common), ranges | dict(one.drawn)
 
 
-def form(case: Case, name: str) -> Any:
-    """Return the problem in the form that a method is for."""
-    return case.problem.as_minimax() if isinstance(case.problem, fm.RobustProblem) and name not in ON_CLIENTS else case.problem
+@functools.cache
+def form(workload: Workload, name: str) -> Any:
+    """Return the problem in the form that a method is for: of all divisions the same one, whose programs are compiled once."""
+    return as_solved(workload.case(TUNING).problem, name)
+
+
+def as_solved(problem: Any, name: str) -> Any:
+    """Return a problem of weights on clients as the minimax problem that it is, for a method that is not for these."""
+    return problem.as_minimax() if isinstance(problem, fm.RobustProblem) and name not in ON_CLIENTS else problem
+
+
+def once(workload: Workload, name: str, method: Any, division: int, rounds: int, every: int) -> Any:
+    """Run a method on a division, from its own initial weights."""
+    case, problem = workload.case(division), form(workload, name)
+    start = method.init(check_input(as_solved(case.problem, name), case.clients, method, 0)[0])
+    return fm.run(
+        problem, case.clients, method, rounds=rounds, eval_every=every, seed=division, start=start, metrics={"m": case.told},
+        progress=False,
+    )  # fmt: skip
 
 
 def costs(workload: Workload, name: str, method: Any) -> dict[str, float]:
     """Return what a round costs."""
     case = workload.case(TUNING)
-    done = fm.run(form(case, name), case.clients, method, rounds=2, progress=False).costs
+    done = fm.run(form(workload, name), case.clients, method, rounds=2, progress=False).costs
     return {budget: float(np.mean(done[budget])) for budget in BUDGETS}
 
 
@@ -270,7 +306,7 @@ def carried_out(workload: Workload, name: str) -> Iterator[dict[str, Any]]:
     metric = "m" + WHICH.get(workload.name, "")
     case = workload.case(TUNING)
     found = fm.sweep(
-        form(case, name), case.clients, method, rounds=rounds, eval_every=every, search=ranges, samples=SETTINGS,
+        form(workload, name), case.clients, method, rounds=rounds, eval_every=every, search=ranges, samples=SETTINGS,
         seeds=TUNING_SEEDS, metrics={"m": case.chosen_by}, progress=False,
     )  # fmt: skip
     better = found.better.get(metric, "lower")
@@ -286,15 +322,7 @@ def carried_out(workload: Workload, name: str) -> Iterator[dict[str, Any]]:
     done: dict[int, list[Any]] = {}
     for setting in dict.fromkeys(chosen.values()):
         tuned = method.replace(**found.settings[setting])
-        done[setting] = []
-        for division in range(DIVISIONS):
-            case = workload.case(division)
-            done[setting].append(
-                fm.run(
-                    form(case, name), case.clients, tuned, rounds=rounds, eval_every=every, seed=division,
-                    metrics={"m": case.told}, progress=False,
-                )
-            )  # fmt: skip
+        done[setting] = [once(workload, name, tuned, division, rounds, every) for division in range(DIVISIONS)]
     seconds = round(time.monotonic() - began, 1)
     for key, budget in budgets.items():
         drawn = {k: float(f"{v:.4g}") for k, v in found.settings[chosen[key]].items()}

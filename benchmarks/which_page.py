@@ -18,29 +18,37 @@ SAYS = {UPLOAD: "equal upload", GRADIENTS: "equal gradients"}
 ABOUT = {
     "wgan": (
         "WGAN", "error", True,
-        "A Wasserstein GAN in one dimension learns a Gaussian on ten alike clients, all of which take part (as in Figure 1 of "
-        "fess-gda). The number is the squared error of mean and deviation; at the start it is 1.81.",
+        "A Wasserstein GAN in one dimension learns a Gaussian on ten alike clients, all of which take part (as in "
+        "Figure 1 of "
+        "fess-gda). The number is the squared error of mean and deviation; at the start it is 1.81, and 0.0100 is a generator "
+        "whose deviation has gone to zero.",
     ),
     "fair-classes": (
         "Fair classification", "accuracy on the worst class", False,
-        "A network with one hidden layer against weights on the ten classes of Fashion-MNIST, on ten clients (Dirichlet 0.3), all of "
-        "which take part. The number is the test accuracy on the worst class; a model that never says that class has 0.",
+        "A network with one hidden layer against weights on the ten classes of Fashion-MNIST, on ten clients, half of "
+        "whose examples are of one class; all "
+        "take part. The number is the test accuracy on the worst class; a model that never says that class has 0.",
     ),
     "fair-clients": (
         "Fair to clients", "accuracy on the worst fifth of the clients", False,
-        "A linear model of Fashion-MNIST against weights on twenty unlike clients (Dirichlet 0.1, chi-square penalty of 0.1), all of "
-        "which take part. The number is the mean test accuracy of the worst fifth of the clients. Methods for weights on clients solve "
+        "A linear model of Fashion-MNIST against weights on twenty clients (a chi-square penalty of 0.1), four fifths "
+        "of whose examples are of one class; all "
+        "take part. The number is the mean test accuracy of the worst fifth of the clients. Methods for weights on "
+        "clients solve "
         "it as it is, the others as a minimax problem.",
     ),
     "robust": (
         "Robust training", "worst loss in the ball", False,
-        "A network with two hidden layers against one shift of all images of MNIST, on a hundred clients of one class each, of which ten "
-        "are asked a round (as in Figure 2 of cd-mage). The number is the loss on test images under the worst shift of length 1 that "
+        "A network with two hidden layers against one shift of all images of MNIST, on a hundred clients of one class "
+        "each, of which ten "
+        "are asked a round (as in Figure 2 of cd-mage). The number is the loss on test images under the worst shift "
+        "of length 1 that "
         "projected ascent finds; a model that says nothing has 2.30.",
     ),
     "auc": (
         "AUC", "area under the curve", False,
-        "The area under the ROC curve of one digit against the others, on a hundred clients of one class each, of which ten are asked a "
+        "The area under the ROC curve of one digit against the others, on a hundred clients of one class each, of "
+        "which ten are asked a "
         "round (as in Figure 1 of cd-mage). The number is the area on test images; a score that says nothing has 0.5.",
     ),
 }  # fmt: skip
@@ -173,14 +181,20 @@ def page(rows: list[dict[str, str]]) -> str:
         "",
         "<!-- made by benchmarks/which_method.py -->",
         "",
-        f"Every client-server method on {_word(len(there))} workloads, each with {SETTINGS} settings drawn at random and tried with "
-        f"{len(TUNING_SEEDS)} seeds on one division of the data, chosen there on validation data, and then run on {DIVISIONS} other "
-        "divisions: other examples, other clients, other initial weights, other cohorts. What is told is of test data (of the WGAN, "
-        "whose solution is known, the error), at two budgets: the floats that all clients send up, and the gradients of examples that "
-        "they compute, both as many as Local SGDA's in its rounds. Settings are chosen anew for each budget. Where cohorts are drawn, "
+        f"Every client-server method on {_word(len(there))} workloads, each with {SETTINGS} settings drawn at random "
+        f"and tried with "
+        f"{len(TUNING_SEEDS)} seeds on one division of the data, chosen there on validation data, and then run on "
+        f"{DIVISIONS} other "
+        "divisions: other examples, other clients, other initial weights, other cohorts. What is told is of test data "
+        "(of the WGAN, "
+        "whose solution is known, the error), at two budgets: the floats that all clients send up, and the gradients "
+        "of examples that "
+        "they compute, both as many as Local SGDA's in its rounds. Settings are chosen anew for each budget. Where "
+        "cohorts are drawn, "
         "methods that send twice a round have cohorts of half the size.",
         "",
-        "Numbers are means with 95% intervals over divisions; ranks are means over divisions, with the best and the worst; **bold** are the "
+        "Numbers are means with 95% intervals over divisions; ranks are means over divisions, with the best and the "
+        "worst; **bold** are the "
         "methods over which the first one's lead is no more than noise (paired over divisions, allowing for so many looks). "
         "[Choosing a method](choosing.md) says why, and what else counts.",
         "",
@@ -188,13 +202,15 @@ def page(rows: list[dict[str, str]]) -> str:
         "",
         "## At a glance",
         "",
-        "Mean ranks, the first row the best over all columns that a method is in, as a share of the methods there (0 is always first).",
+        "Mean ranks, the first row the best over all columns that a method is in, as a share of the methods there (0 "
+        "is always first).",
         "",
     ]  # fmt: skip
     lines += glance(known, there)
     lines += ["", "## Are the ranks stable?", ""]
     lines += [
-        "Kendall's W is 1 where every division ranks the methods alike and near 0 where chance does; the other number correlates the mean "
+        "Kendall's W is 1 where every division ranks the methods alike and near 0 where chance does; the other number "
+        "correlates the mean "
         "ranks on four divisions with those on the other four.",
         "",
         "| workload | budget | methods | W | one half with the other | first | level with it |",
@@ -202,7 +218,8 @@ def page(rows: list[dict[str, str]]) -> str:
     ]
     for (name, budget), board in known.items():
         lines.append(
-            f"| {ABOUT[name][0]} | {SAYS[budget]} | {len(board.values)} | {board.agreement:.2f} | {board.halves:.2f} | {board.best} | "
+            f"| {ABOUT[name][0]} | {SAYS[budget]} | {len(board.values)} | {board.agreement:.2f} | {board.halves:.2f} "
+            f"| {board.best} | "
             f"{len(board.level()) - 1} |"
         )
     for name in there:
@@ -223,7 +240,8 @@ def page(rows: list[dict[str, str]]) -> str:
                 own = _cell(board.values[method], log)
                 ranks = board.ranks[method]
                 cells += [
-                    f"**{own}**" if method in top[budget] else own, f"{ranks.mean():.1f} ({ranks.min():.3g} to {ranks.max():.3g})"
+                    f"**{own}**" if method in top[budget] else own, f"{ranks.mean():.1f} ({ranks.min():.3g} to "
+                    f"{ranks.max():.3g})"
                 ]  # fmt: skip
             used = [
                 next(r["rounds"] for r in rows if (r["workload"], r["method"], r["budget"]) == (name, method, b))
@@ -280,17 +298,22 @@ def remarks(rows: list[dict[str, str]]) -> list[str]:
     return [
         "## What to know of it",
         "",
-        "- *Equal tuning is not best tuning.* Twelve draws find a good pair of step sizes; a method with four things to set is searched "
+        "- *Equal tuning is not best tuning.* Twelve draws find a good pair of step sizes; a method with four things "
+        "to set is searched "
         "more thinly with them than one with two. That is part of what a method costs.",
-        "- *Rows that are the same method.* With equal weights CDMA draws the cohorts of Local SGDA and is it. With equal local steps "
-        "Fed-Norm-SGDA without momentum is FSGDA, so that it is here with momentum; what it is for, unequal local work, is in "
+        "- *Rows that are the same method.* With equal weights CDMA draws the cohorts of Local SGDA and is it. With "
+        "equal local steps "
+        "Fed-Norm-SGDA without momentum is FSGDA, so that it is here with momentum; what it is for, unequal local "
+        "work, is in "
         "[the reproductions](reproductions.md). Scaff-PD's stale form is SCAFF-PD where nobody is away.",
-        "- *Ranges.* The steps of x and y are drawn from the same ranges for all methods of a workload; one step a round stands for all local "
+        "- *Ranges.* The steps of x and y are drawn from the same ranges for all methods of a workload; one step a "
+        "round stands for all local "
         "steps, so that methods with one have ranges as many times longer. The settings that won are in the table.",
         f"- *Divergence.* {100 * np.mean(stable):.0f}% of the tuning runs of a method diverged in the mean, and at most "
         f"{100 * max(stable):.0f}%.",
         f"- {len(first)} methods on workloads, {len(first) * (SETTINGS * len(TUNING_SEEDS))} runs to tune and up to "
-        f"{2 * len(first) * DIVISIONS} to tell: {sum(seconds.values()) / 60:.0f} minutes on two cores, by `python benchmarks/which_method.py run`.",
+        f"{2 * len(first) * DIVISIONS} to tell: {sum(seconds.values()) / 60:.0f} minutes on two cores, by `python "
+        f"benchmarks/which_method.py run`.",
     ]
 
 

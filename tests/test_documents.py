@@ -1,5 +1,6 @@
 """What the README and the examples show must run as it stands."""
 
+import importlib
 import os
 import re
 import runpy
@@ -175,3 +176,18 @@ def test_what_the_server_sees_is_said_of_every_method():
     named = set(re.findall(r"\w+", " ".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| "))))
     served = {type(row.algorithm).__name__ for row in ROSTER}
     assert served - named == set()
+
+
+def test_the_page_of_all_methods_is_made_of_its_table_and_no_method_has_more_than_its_budget(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    which, page = importlib.import_module("which_method"), importlib.import_module("which_page")
+    rows = which.read()
+    written = (ROOT / "docs" / "which_method.md").read_text()
+    assert written == page.page(rows), "python benchmarks/which_method.py writes it again"
+    for workload in which.WORKLOADS.values():
+        for budget in which.BUDGETS:
+            own = [row for row in rows if (row["workload"], row["budget"]) == (workload.name, budget)]
+            assert {row["method"] for row in own} == set(which.contenders(workload))
+            assert len(own) == which.DIVISIONS * len(which.contenders(workload))
+            most = max(int(row[budget]) for row in own if row["method"] == "Local SGDA")
+            assert max(int(row[budget]) for row in own) <= most
