@@ -166,6 +166,18 @@ def test_in_judging_a_lie_is_the_sites_exclusion_or_goes_unnoticed(honest, label
     assert seen == {True, False}
 
 
+def test_an_error_that_no_table_can_hold_is_the_sites_exclusion(honest):
+    """Found by 10,000 lies: one quantile of 1e139 overflowed where the draws are kept."""
+    question, told, results = honest["t"]
+    known = settle(Retold(told, "", None), question)
+    lie = copy.deepcopy(told["judge"][LIAR])
+    lie["spreads"]["mse"]["quantiles"][0, 1] = 1e139
+    asked = type(known)(Retold(told, "judge", lie), known.federation, known.losses, {})
+    judged = Judges(asked, question, first_measure(known.federation), DRAWS, 60.0).judged(results)
+    assert [text.split()[0] for text in judged.left_out] == [LIAR]
+    assert set(judged.sites) == set(told["sketch"]) - {LIAR}
+
+
 def test_a_product_that_is_none_is_a_sentence(honest, tmp_path):
     question, told, results = honest["outcome"]
     known = settle(Retold(told, "", None), question)

@@ -24,7 +24,7 @@ from fedminimax.fedfair.asking import array, counts, table, text
 from fedminimax.fedfair.telling import BINS, LEVELS, names_of
 
 _MOST_GROUPS = 100
-_ERRORS, _LARGEST = ("mse", "mae", "log_loss"), 1e140
+_ERRORS, _LARGEST = ("mse", "mae", "log_loss"), 1e38  # what a float32 holds, as the draws of all sites are kept
 """What has no greatest value, as a share has, or a Brier score; and a number beyond all that are no mistake."""
 
 
