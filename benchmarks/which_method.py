@@ -132,9 +132,9 @@ def fair_clients(division: int) -> Case:
 def robust(division: int) -> Case:
     pooled = drawn("mnist", division, 12_000, centred=True)
     made = pooled.divide(partition.by_class(pooled.kinds, 100, seed=division), 100)
-    problem = fm.problems.robust_training(MLP([32, 32], 10), made.clients, 10, penalty=0.001, seed=division)
+    problem = fm.problems.robust_training(MLP([32, 32], 10), made.clients, 10, radius=0.5, seed=division)
     few = lambda part: {key: rows[:250] for key, rows in made.held[part].items()}
-    judge = lambda part: fm.metrics.PGD(few(part), radius=1.0, steps=10, restarts=1)
+    judge = lambda part: fm.metrics.PGD(few(part), radius=0.5, steps=10, restarts=1)
     return Case(problem, made.clients, judge("validation"), judge("test"))
 
 
@@ -152,7 +152,7 @@ WORKLOADS = {
         Workload("wgan", wgan, 400, {"local_steps": 10, "batch_size": 50}, (1e-3, 0.3), (1e-3, 0.3)),
         Workload("fair-classes", fair_classes, 60, {"local_steps": 10, "batch_size": 20}, (3e-3, 0.3), (1e-4, 0.1)),
         Workload("fair-clients", fair_clients, 60, {"local_steps": 10, "batch_size": 10}, (3e-3, 0.3), (1e-4, 0.1), True),
-        Workload("robust", robust, 80, {"local_steps": 12, "batch_size": 10, "cohort_size": 10}, (3e-3, 0.3), (1e-3, 1.0)),
+        Workload("robust", robust, 120, {"local_steps": 12, "batch_size": 10, "cohort_size": 10}, (3e-3, 0.3), (1e-3, 1.0)),
         Workload("auc", auc, 80, {"local_steps": 12, "batch_size": 10, "cohort_size": 10}, (0.03, 2.0), (0.01, 1.0)),
     ]
 }

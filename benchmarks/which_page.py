@@ -39,11 +39,9 @@ ABOUT = {
     ),
     "robust": (
         "Robust training", "worst loss in the ball", False,
-        "A network with two hidden layers against one shift of all images of MNIST, on a hundred clients of one class "
-        "each, of which ten "
-        "are asked a round (as in Figure 2 of cd-mage). The number is the loss on test images under the worst shift "
-        "of length 1 that "
-        "projected ascent finds; a model that says nothing has 2.30.",
+        "A network with two hidden layers against one shift of all images of MNIST, of length 0.5 at most, on a hundred "
+        "clients of one class each, of which ten are asked a round (as in Figure 2 of cd-mage, but in a ball). The number is "
+        "the loss on test images under the worst shift that projected ascent finds; a model that says nothing has 2.30.",
     ),
     "auc": (
         "AUC", "area under the curve", False,
