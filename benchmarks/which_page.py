@@ -24,13 +24,13 @@ ABOUT = {
         "whose deviation has gone to zero.",
     ),
     "fair-classes": (
-        "Fair classification", "accuracy on the worst class", False,
+        "Fair classification", "accuracy, worst class", False,
         "A network with one hidden layer against weights on the ten classes of Fashion-MNIST, on ten clients, half of "
         "whose examples are of one class; all "
         "take part. The number is the test accuracy on the worst class; a model that never says that class has 0.",
     ),
     "fair-clients": (
-        "Fair to clients", "accuracy on the worst fifth of the clients", False,
+        "Fair to clients", "accuracy, worst fifth", False,
         "A linear model of Fashion-MNIST against weights on twenty clients (a chi-square penalty of 0.1), four fifths "
         "of whose examples are of one class; all "
         "take part. The number is the mean test accuracy of the worst fifth of the clients. Methods for weights on "
