@@ -43,35 +43,11 @@ QUICK = {
 """Modules for daily work: one of every room, and together about a minute on two cores. ``pytest -m quick -n 2`` runs them."""
 
 
-WAITING = {
-    "test_faults", "test_fair", "test_gossip", "test_processes", "test_up", "test_mesh", "test_dealt", "test_kills",
-    "test_site",
-}  # fmt: skip
-"""Modules that wait for other processes more than they work: they are spread over the others, so that few wait at once."""
-
-
-def pytest_collection_modifyitems(config, items):
-    """Mark what is quick, and put modules in the order in which processes of tests take them."""
+def pytest_collection_modifyitems(items):
+    """Mark what is quick."""
     for item in items:
         if item.path.stem in QUICK:
             item.add_marker(pytest.mark.quick)
-    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
-        scopes = dict[str, list]()
-        for item in items:
-            scopes.setdefault(_scope(item.nodeid), []).append(item)
-        waiting = [name for name in scopes if name.rpartition("/")[2].removesuffix(".py") in WAITING]
-        order = sorted((name for name in scopes if name not in waiting), key=lambda name: -len(scopes[name]))
-        apart = max(1, len(order) // (len(waiting) + 3))  # none of them at the very end
-        for k, name in enumerate(waiting):
-            order.insert(k * (apart + 1), name)
-        items[:] = [item for name in order for item in scopes[name]]
-
-
-def _scope(nodeid):
-    """Return what one process of tests takes at once: a module, and of the contract suite a row."""
-    module, _, test = nodeid.partition("::")
-    row = test.partition("[")[2].rpartition("-")[0]
-    return row or module if module.endswith("test_contract.py") else module
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,9 +57,10 @@ def pytest_xdist_make_scheduler(config, log):
 
     class ByRow(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return _scope(nodeid)
+            module, _, test = nodeid.partition("::")
+            row = test.partition("[")[2].rpartition("-")[0]
+            return row or module if module.endswith("test_contract.py") else module
 
-    config.option.loadscopereorder = False
     return ByRow(config, log)
 
 
@@ -92,8 +69,10 @@ MOST_MEMORY = 2 * 2**30
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown():
-    """Give the memory of compiled programs back, now and then."""
+def pytest_runtest_teardown(item, nextitem):
+    """End a module as it began, in float32: a study that is read decides over it. Give memory back, now and then."""
+    if nextitem is None or nextitem.path != item.path:
+        jax.config.update("jax_enable_x64", False)
     if psutil.Process().memory_info().rss > MOST_MEMORY:
         jax.clear_caches()
         gc.collect()

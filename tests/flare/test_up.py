@@ -103,6 +103,7 @@ def compare(folder, agreement):
 def test_a_port_that_is_taken_and_rows_that_are_not_there_are_said_before_anything_starts(begun):
     folder, agreement, *_ = begun
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the trial may not have timed out yet
         other.bind(("127.0.0.1", agreement.server.port))
         other.listen()
         with pytest.raises(InputError, match=f"Port {agreement.server.port} is taken"):
