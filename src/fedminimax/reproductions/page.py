@@ -71,12 +71,17 @@ def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
             for row in Evidence.of(made.records[panel]).rows(metric):
                 cell.setdefault(row.label, {})[panel] = [*row.values.values()]
     groups, rows = list(across.groups), list(dict.fromkeys(what for what, _ in drawn))
-    axes = Figure(figsize=(4.6 * len(groups), 3.4 * len(rows)), layout="constrained").subplots(
-        len(rows), len(groups), squeeze=False, sharey="none" if across.log else "row"
+    cells = [(what, group) for what in rows for group in groups if (what, group) in drawn]
+    wide = len(groups) if len(cells) == len(rows) * len(groups) else min(_ACROSS, len(cells))  # no place stays empty
+    down = math.ceil(len(cells) / wide)
+    axes = Figure(figsize=(4.6 * wide, 3.4 * down), layout="constrained").subplots(
+        down, wide, squeeze=False, sharey="row" if wide == len(groups) and not across.log else "none"
     )
+    for ax in axes.flat[len(cells) :]:
+        ax.set_visible(False)
     labels = list(dict.fromkeys(label for cell in drawn.values() for label in cell))
     for (what, group), cell in drawn.items():
-        ax = axes[rows.index(what)][groups.index(group)]
+        ax = axes.flat[cells.index((what, group))]
         for label, by_panel in cell.items():
             k = labels.index(label)
             there = [(across.groups[group][panel], values) for panel, values in by_panel.items() if values]
