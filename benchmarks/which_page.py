@@ -296,11 +296,11 @@ def remarks(rows: list[dict[str, str]]) -> list[str]:
         first.setdefault((row["workload"], row["method"]), row)
     stable = [float(row["diverged"]) for row in first.values()]
     whole = {(r["workload"], r["budget"]): int(r[r["budget"]]) for r in rows if r["method"] == "Local SGDA"}
-    used = {
-        (r["workload"], r["method"], r["budget"]): int(r[r["budget"]]) / whole[r["workload"], r["budget"]]
-        for r in rows
-        if (r["workload"], r["budget"]) in whole
-    }
+    used = dict[tuple[str, str, str], float]()
+    for r in rows:
+        share = int(r[r["budget"]]) / whole.get((r["workload"], r["budget"]), math.inf)
+        key = (r["workload"], r["method"], r["budget"])
+        used[key] = min(used.get(key, 1.0), share)
     short = [
         f"{m} on {ABOUT[w][0]} ({100 * share:.0f}% of the {'floats' if b == UPLOAD else 'gradients'})"
         for (w, m, b), share in used.items()
@@ -320,8 +320,8 @@ def remarks(rows: list[dict[str, str]]) -> list[str]:
         "- *Ranges.* The steps of x and y are drawn from the same ranges for all methods of a workload; one step a "
         "round stands for all local "
         "steps, so that methods with one have ranges as many times longer. The settings that won are in the table.",
-        "- *Nobody has more than the budget, and some have less*, since a method is read at the last evaluation within it, and runs "
-        f"for twice Local SGDA's rounds at most. Below {100 * _SPENT:.0f}% are: {'; '.join(short)}.",
+        "- *Nobody has more than the budget, and some have less*, since a method is read at the last evaluation within it, "
+        f"and runs for twice Local SGDA's rounds at most. Below {100 * _SPENT:.0f}% are: {'; '.join(short)}.",
         f"- *Divergence.* {100 * np.mean(stable):.0f}% of the tuning runs of a method diverged in the mean, and at most "
         f"{100 * max(stable):.0f}%.",
         f"- {len(first)} methods on workloads, {len(first) * (SETTINGS * len(TUNING_SEEDS))} runs to tune and up to "
