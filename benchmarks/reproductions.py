@@ -4,7 +4,8 @@
     python benchmarks/reproductions.py --collect runs     # takes in what the folders below say
     python benchmarks/reproductions.py                    # writes the page
 
-Every number of the page is in results/reproductions.json, which is made of the folders' reproduction.json.
+Every number of the page is in results/reproductions.json, which is made of the folders' reproduction.json; its figures are
+the folders' too, with fewer colours, in docs/reproductions.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
 
 from fedminimax.reproductions import items
 from fedminimax.reproductions.expectations import BEYOND
 from fedminimax.reproductions.item import SMALL
-from fedminimax.reproductions.page import end
+from fedminimax.reproductions.page import FIGURE, end
 
 ROOT = Path(__file__).parent.parent
 TABLE, PAGE = ROOT / "benchmarks" / "results" / "reproductions.json", ROOT / "docs" / "reproductions.md"
+PICTURES = ROOT / "docs" / "reproductions"
+COLOURS = 64
+"""So many are enough for curves, and a picture takes a third of the space."""
 HEAD = """# Figures and tables of the papers, run again
 
 <!-- made by benchmarks/reproductions.py -->
@@ -40,9 +47,19 @@ def collect(folder: Path) -> None:
     known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     for path in sorted(folder.rglob("reproduction.json")):
         one = json.loads(path.read_text())
-        if one["verdict"]:
-            known[f"{one['item']} {one['scale']}"] = one
+        if not one["verdict"]:
+            continue
+        known[f"{one['item']} {one['scale']}"] = one
+        picture(one).parent.mkdir(exist_ok=True)
+        with Image.open(path.with_name(FIGURE)) as drawn:
+            few = drawn.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            few.save(picture(one), optimize=True)
     TABLE.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n")
+
+
+def picture(one: dict[str, Any]) -> Path:
+    """Return where the figure of an item is kept."""
+    return PICTURES / f"{one['item'].replace('/', '-')}{'' if one['scale'] == SMALL else '-' + one['scale']}.png"
 
 
 def page() -> str:
@@ -61,6 +78,8 @@ def page() -> str:
             f"{one['title']}. The claim: {one['claim']} **Verdict: {one['verdict']}.**",
             "",
         ]
+        if picture(one).is_file():
+            lines += [f"![{one['title']}]({picture(one).relative_to(PAGE.parent).as_posix()})", ""]
         lines += ["| expected | panel | verdict | numbers |", "|---|---|---|---|"]
         says = lambda f: f["says"] + (BEYOND if f.get("beyond") else "")
         lines += [f"| {says(f)} | {f['panel']} | {f['verdict']} | {f['sentence']} |" for f in one["findings"]]

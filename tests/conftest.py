@@ -38,7 +38,7 @@ gc.set_threshold(100_000, 20, 20)
 QUICK = {
     "test_rooms", "test_sets", "test_sets_cases", "test_penalty_cases", "test_sampling", "test_wire", "test_trace",
     "test_execution", "test_observers", "test_run", "test_sweep", "test_network", "test_clients", "test_partition",
-    "test_tables", "test_identities", "test_theory", "test_quality",
+    "test_identities", "test_theory", "test_quality",
 }  # fmt: skip
 """Modules for daily work: one of every room, and together about a minute on two cores. ``pytest -m quick -n 2`` runs them."""
 

@@ -125,9 +125,9 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def _write(made: Reproduction, experiments: dict[str, Experiment]) -> None:
-    from fedminimax.reproductions.page import figure, render, samples
+    from fedminimax.reproductions.page import FIGURE, figure, render, samples
 
-    picture = made.folder / "figure.png"
+    picture = made.folder / FIGURE
     figure(made, picture)
     pictures = [picture, *samples(made, experiments)]
     seconds = sum(record.seconds for records in made.records.values() for record in records)

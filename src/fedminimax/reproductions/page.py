@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fedminimax.reproductions.conduct import Reproduction
     from fedminimax.reproductions.item import Across
 
+FIGURE = "figure.png"
+"""Our figure, in an item's folder."""
 _ACROSS = 3
 """Panels side by side in the figure."""
 NONE = "–"
