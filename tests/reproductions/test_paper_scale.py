@@ -1,0 +1,124 @@
+"""The first round of every item at the scale of its paper: models, clients and methods as printed, on made-up data of the kind.
+
+Only the amount of work is cut: few examples, the first value of what is searched, a few steps where a network is large. VGG11
+and ResNet-18 take a while to compile: FEDMINIMAX_ALL=1 has each of them in every item, without it each is there once.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+import fedminimax as fm
+from fedminimax.data import datasets
+from fedminimax.folders import FINISHED
+from fedminimax.reproductions import items
+from fedminimax.reproductions.item import merged
+
+SHAPES = {
+    "mnist": ((28, 28, 1), 10),
+    "fashion_mnist": ((28, 28, 1), 10),
+    "cifar10": ((32, 32, 3), 10),
+    "cifar100": ((32, 32, 3), 100),
+    "tiny_imagenet": ((64, 64, 3), 200),
+    "cifar10_features": ((256,), 10),
+}
+FILES = {"cifar100-features.npz": 100, "tiny-imagenet-features.npz": 200}
+LARGE = ("vgg11", "resnet18")
+ONCE = {"fed-norm-sgda/figure-5", "personalized/figure-1", "scaff-pd/train-convexify-train"}
+"""The items with large networks that are tried without FEDMINIMAX_ALL."""
+EXAMPLES = {"by_class": 1000, "dirichlet": 400, "iid": 60, "major_class": 40}
+"""So many are enough for the clients of a division."""
+
+
+def large(tables):
+    return next((name for name in LARGE if f"'{name}'" in str(tables)), None)
+
+
+def kinds(name):
+    """The experiments of an item that differ in the model or the data: its panels mostly differ in other things."""
+    found = {}
+    for experiments in items()[name].experiments("paper").values():
+        tables = experiments[0].tables
+        found.setdefault((str(tables["problem"].get("model")), str((tables.get("data") or {}).get("name"))), tables)
+    return list(found.values())
+
+
+def cases():
+    for name in sorted(items()):
+        heavy = any(large(tables) for tables in kinds(name))
+        if not heavy or name in ONCE or os.environ.get("FEDMINIMAX_ALL"):
+            yield from ((name, k) for k in range(1 if heavy and not os.environ.get("FEDMINIMAX_ALL") else len(kinds(name))))
+
+
+def made_up(count, shape, classes):
+    drawn = np.random.default_rng(0)
+    part = lambda: {"inputs": drawn.random((count, *shape), np.float32), "labels": (np.arange(count) % classes).astype(np.int32)}
+    return part(), part()
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDMINIMAX_DATA", str(tmp_path))
+    for name, (shape, classes) in SHAPES.items():
+        count = 1000 if shape[0] == 28 else 400
+        known = lambda folder, name=name, count=count, shape=shape, classes=classes: datasets.Dataset(
+            name, *made_up(count, shape, classes), classes
+        )
+        monkeypatch.setitem(datasets.DATASETS, name, known)
+    for name, classes in FILES.items():
+        train, test = made_up(400, (64,), classes)
+        np.savez(
+            tmp_path / name,
+            x_train=train["inputs"], y_train=train["labels"], x_test=test["inputs"], y_test=test["labels"],
+        )  # fmt: skip
+
+
+def cut(tables):
+    """The same experiment with little work: one round, one value of each setting, few examples, few steps of a large network."""
+    heavy = large(tables)
+
+    def method(given):
+        given = {key: value[0] if isinstance(value, list) else value for key, value in given.items()}
+        if heavy:
+            steps = given.get("local_steps")
+            epochs = isinstance(steps, dict)
+            given |= {"batch_size": 4} | ({} if epochs or steps is None else {"local_steps": 1})
+            if epochs:
+                given |= {"local_steps": 1 if steps["name"] == "UniformSteps" else [1 + k % 2 for k in range(15)]}
+        return given
+
+    methods = {label: method(given) for label, given in tables["methods"].items()}
+    if heavy:
+        methods = dict([next(iter(methods.items()))])
+    changes = {"rounds": 1, "eval_every": 1, "seeds": 1}
+    out = {key: value for key, value in tables.items() if key not in ("search", "stop", "methods")} | {"methods": methods}
+    if tables.get("data"):
+        division = tables["partition"]["name"]
+        few = {"train": EXAMPLES[division], "test": 20 if heavy else 100}
+        if "validation" in tables["data"]:
+            few["validation"] = 40
+        if "images" in tables["data"]:
+            few |= {"rounds": 1, "local_steps": 1, "batch_size": 2, "features": 64, "train": 200}
+        if tables["data"]["name"] in FILES:
+            few = {}
+        changes["data"] = few
+        if "min_size" in tables["partition"]:
+            changes["partition"] = {"min_size": 1}
+    return merged(out, changes)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("name", "k"), list(cases()))
+def test_the_first_round_at_the_scale_of_the_paper(name, k, data, tmp_path):
+    tables = cut(kinds(name)[k])
+    made = fm.Experiment(**tables).run(tmp_path / "out", progress=False, report=False)
+    assert made.status == FINISHED
+    assert {record.label for record in made.records} == set(tables["methods"])
+    for record in made.records:
+        assert (record.status, record.rounds) == (FINISHED, 1), record
+        shown = [metric for metric in items()[name].shows if metric in record.history]
+        assert shown
+        for metric in shown:
+            assert np.isfinite(record.history[metric]).all(), (record.label, metric)
+        assert record.history["grad_evals"][-1] > 0
