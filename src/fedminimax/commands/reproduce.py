@@ -58,7 +58,7 @@ def carry_out(name: str, scale: str, out: Path | None, resume: bool, console: Co
 
 
 def _coloured(verdict: str) -> str:
-    return f"[{_COLOURS.get(verdict, 'yellow')}]{verdict}[/]"
+    return f"[{_COLOURS.get(verdict.partition(' (')[0], 'yellow')}]{verdict}[/]"
 
 
 def _differs(item: Item, scale: str) -> list[str]:

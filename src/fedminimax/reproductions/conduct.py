@@ -16,7 +16,7 @@ from fedminimax.experiments.experiment import Experiment
 from fedminimax.experiments.outcome import Outcome
 from fedminimax.folders import Record, make_folder, read_json, write_atomically
 from fedminimax.report.evidence import Evidence
-from fedminimax.reproductions.expectations import Finding, judge, verdict_of
+from fedminimax.reproductions.expectations import Finding, in_words, judge
 from fedminimax.reproductions.item import SMALL, SMOKE, Item, find
 
 SUMMARY, PAGE = "reproduction.json", "reproduction.html"
@@ -52,8 +52,8 @@ class Reproduction:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the claim; of runs that are not over, or only tried, there is none."""
-        return verdict_of(self.findings) if self.findings and self.scale != SMOKE else ""
+        """The verdict on the claim, and on each reading of it; of runs that are not over, or only tried, there is none."""
+        return in_words(self.findings) if self.findings and self.scale != SMOKE else ""
 
     @property
     def sentence(self) -> str:

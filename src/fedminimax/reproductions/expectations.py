@@ -48,6 +48,7 @@ class Expectation(BaseModel):
         counts: what it takes to reach a level is counted in: "round", or a cost such as "gossip_rounds" or "local_steps".
         panels: the panels in which to look; by default all.
         beyond: whether it is a question of ours that the paper does not answer: it is told, and the verdict is without it.
+        reading: where the paper can be read in more than one way, the reading that it belongs to: each has a verdict of its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,6 +69,7 @@ class Expectation(BaseModel):
     counts: str = "round"
     panels: list[str] = []
     beyond: bool = False
+    reading: str = ""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Expectation:
@@ -109,6 +111,7 @@ class Finding:
         high: of its interval.
         seeds: how many pairs there were.
         beyond: whether it was a question of ours, beyond the paper.
+        reading: of the paper, where it can be read in more than one way.
     """
 
     says: str
@@ -120,6 +123,7 @@ class Finding:
     high: float = math.nan
     seeds: int = 0
     beyond: bool = False
+    reading: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it: what is no number is None."""
@@ -137,7 +141,7 @@ def judge(expected: Sequence[Expectation], runs: Runs) -> list[Finding]:
     places = [(one, _places(one, runs)) for one in expected]
     looks = sum(one.comparisons * len(panels) for one, panels in places)
     return [
-        replace(found, beyond=one.beyond)
+        replace(found, beyond=one.beyond, reading=one.reading)
         for one, panels in places
         for panel in panels
         for found in _judge(one, panel, runs, looks)
@@ -152,6 +156,18 @@ def verdict_of(findings: Sequence[Finding]) -> str:
     if HELD in said:
         return PART
     return CONTRADICTS if CONTRADICTS in said else NOT_SHOWN
+
+
+def in_words(findings: Sequence[Finding]) -> str:
+    """Return the verdict of an item, and on each reading of the paper where there are several."""
+    apart = "; ".join(f"{reading}: {verdict}" for reading, verdict in readings_of(findings).items())
+    return f"{verdict_of(findings)} ({apart})" if apart else verdict_of(findings)
+
+
+def readings_of(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return the verdict on each reading of the paper, where there are several."""
+    readings = list(dict.fromkeys(finding.reading for finding in findings if finding.reading))
+    return {reading: verdict_of([finding for finding in findings if finding.reading == reading]) for reading in readings}
 
 
 def _places(one: Expectation, runs: Runs) -> list[str]:
@@ -176,6 +192,7 @@ class _Side:
     values: dict[int, float]
     lost: int
     higher: bool
+    never: int = 0  # of these, how many never reach the level
 
 
 def _side(name: str, one: Expectation, panel: str, runs: Runs) -> _Side:
@@ -189,11 +206,13 @@ def _side(name: str, one: Expectation, panel: str, runs: Runs) -> _Side:
         raise InputError(f"{one.says!r} needs {one.metric} of {label!r} in {place!r}, where there are {known}.")
     higher = own[0].better.get(one.metric) == "higher"
     values: dict[int, float] = {}
+    never = 0
     for record in own:
         value = math.nan if record.status == DIVERGED else _number(record, one, higher)
         if math.isfinite(value):
             values[record.seed] = value
-    return _Side(values, len(own) - len(values), higher if one.reaches is None else False)
+            never += one.reaches is not None and value > record.history[one.counts][-1]
+    return _Side(values, len(own) - len(values), higher if one.reaches is None else False, never)
 
 
 def _number(record: Record, one: Expectation, higher: bool) -> float:
@@ -221,7 +240,7 @@ def _bounded(one: Expectation, panel: str, side: _Side) -> Finding:
     right = int((leads >= 0).sum())
     verdict = HELD if right == total else CONTRADICTS if right == 0 else NOT_SHOWN
     shown = f"{number(min(side.values.values()))} to {number(max(side.values.values()))}" if side.values else "no finite number"
-    sentence = f"{one.metric} of {one.method} is {words} {number(bound)} with {right} of {total} seeds ({shown})."
+    sentence = f"{one.what} of {one.method} is {words} {number(bound)} with {right} of {total} seeds ({shown})."
     return Finding(one.says, panel, verdict, sentence, float(leads.min()) if leads.size else math.nan, seeds=len(leads))
 
 
@@ -248,6 +267,9 @@ def _compared(one: Expectation, panel: str, name: str, first: _Side, other_name:
         f"{one.what}: {name} {number(means[0])}, {other_name} {number(means[1])}; ahead by {number(mean)} "
         f"[{number(low)}, {number(high)}]{' powers of ten' if one.log else ''}, {len(shared)} seeds."
     )
+    for side_name, side in ((name, first), (other_name, other)):
+        if side.never:
+            sentence += f" {side_name} never gets there with {side.never} of {len(side.values)}: counted as twice the run."
     return Finding(one.says, panel, verdict, sentence, mean, low, high, len(shared))
 
 

@@ -107,9 +107,14 @@ class Item(BaseModel):
         return {panel: [self._experiment(panel, scale, k) for k in divisions] for panel in self.panel_names(scale)}
 
     def expected(self, scale: str) -> list[Expectation]:
-        """Return what should come out at a scale: without the methods that are left out there."""
+        """Return what should come out at a scale: without the methods and the panels that are left out there."""
         removed = {label for label, changes in getattr(self, scale).get("methods", {}).items() if changes is False}
-        there = lambda side: side.partition("@")[0].strip() not in removed
+        panels = self.panel_names(scale)
+
+        def there(side: str) -> bool:
+            label, _, elsewhere = (part.strip() for part in side.partition("@"))
+            return label not in removed and (not elsewhere or elsewhere in panels)
+
         kept = [one for one in self.expect if there(one.method) and (not one.than or any(map(there, one.than)))]
         groups = {} if self.across is None else self.across.groups
         over = lambda one: {} if one.group is None else {"over": groups[one.group]}

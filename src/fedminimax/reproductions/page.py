@@ -102,7 +102,8 @@ def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
         ax.set_title(group, fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25)
-        ax.legend(frameon=False, fontsize=8, handlelength=3.2)
+        if ax.get_lines():  # a level that no run has reached has none
+            ax.legend(frameon=False, fontsize=8, handlelength=3.2)
     axes[0][0].get_figure().savefig(path, dpi=130)
 
 
