@@ -23,7 +23,7 @@ SHAPES = {
     "tiny_imagenet": ((64, 64, 3), 200),
     "cifar10_features": ((256,), 10),
 }
-FILES = {"cifar100-features.npz": 100, "tiny-imagenet-features.npz": 200}
+FILES = {"cifar10-resnet18-features.npz": 10, "cifar100-features.npz": 100, "tiny-imagenet-features.npz": 200}
 LARGE = ("vgg11", "resnet18")
 ONCE = {"fed-norm-sgda/figure-5", "personalized/figure-1", "scaff-pd/train-convexify-train"}
 """The items with large networks that are tried without FEDMINIMAX_ALL."""

@@ -37,6 +37,8 @@ class Expectation(BaseModel):
         than: the sides that it should be ahead of.
         by: a lead that is less than this, in the metric's units, is none.
         like: whether the sides should instead be alike: no further apart than ``by``.
+        no_worse: whether it is enough not to be behind by more than ``by``.
+        wider_than: a panel, whose lead should be the smaller one: leads are compared, not numbers.
         log: compare powers of ten: leads, and ``by``, are in these. For errors, which differ by orders of magnitude.
         reaches: compare in place of the number the rounds that it takes to reach this.
         below: the number should be at most this.
@@ -58,6 +60,8 @@ class Expectation(BaseModel):
     than: list[str] = []
     by: float = Field(default=0.0, ge=0)
     like: bool = False
+    no_worse: bool = False
+    wider_than: str | None = None
     log: bool = False
     reaches: float | None = None
     below: float | None = None
@@ -79,8 +83,10 @@ class Expectation(BaseModel):
             raise ValueError("a slope needs group, and two bounds, the lower one first")
         if (self.average and self.reaches is not None) or (self.counts != "round" and self.reaches is None):
             raise ValueError("average is of a number, and counts of what it takes to reach one")
-        if self.like and not self.by:
-            raise ValueError("like needs by: how far apart they may be")
+        if (self.like or self.no_worse) and not self.by:
+            raise ValueError("like and no_worse need by: how far apart they may be")
+        if self.like + self.no_worse + (self.wider_than is not None) > 1:
+            raise ValueError("give one of like, no_worse, wider_than")
         return self
 
     @property
@@ -182,7 +188,7 @@ def _judge(one: Expectation, panel: str, runs: Runs, looks: int) -> list[Finding
     if not one.than:
         return [_bounded(one, panel, _side(one.method, one, panel, runs))]
     first = _side(one.method, one, panel, runs)
-    return [_compared(one, panel, one.method, first, other, _side(other, one, panel, runs), looks) for other in one.than]
+    return [_compared(one, panel, first, other, _side(other, one, panel, runs), looks, runs) for other in one.than]
 
 
 @dataclass(frozen=True)
@@ -244,33 +250,53 @@ def _bounded(one: Expectation, panel: str, side: _Side) -> Finding:
     return Finding(one.says, panel, verdict, sentence, float(leads.min()) if leads.size else math.nan, seeds=len(leads))
 
 
-def _compared(one: Expectation, panel: str, name: str, first: _Side, other_name: str, other: _Side, looks: int) -> Finding:
+def _compared(one: Expectation, panel: str, first: _Side, name: str, other: _Side, looks: int, runs: Runs) -> Finding:
     shared = sorted(first.values.keys() & other.values.keys())
     if first.lost != other.lost and not one.like:
         lost, total = max((first.lost, len(first.values)), (other.lost, len(other.values)))
-        whose = name if first.lost > other.lost else other_name
+        whose = one.method if first.lost > other.lost else name
         verdict = CONTRADICTS if first.lost > other.lost else HELD
         return Finding(one.says, panel, verdict, f"{whose} diverged with {lost} of {lost + total} seeds.", seeds=len(shared))
-    sign = 1.0 if first.higher else -1.0
-    of = (lambda value: math.log10(max(value, _LEAST))) if one.log else (lambda value: value)
-    leads = sign * np.array([of(first.values[seed]) - of(other.values[seed]) for seed in shared])
     if len(shared) < FEWEST:
         ends = [", ".join(number(side.values[seed]) for seed in shared) for side in (first, other)]
-        found = f"{one.metric}: {name} {ends[0]}, {other_name} {ends[1]}; " if shared else ""
-        says = f"{found}{name} and {other_name} share {len(shared)} seeds: too few."
+        found = f"{one.metric}: {one.method} {ends[0]}, {name} {ends[1]}; " if shared else ""
+        says = f"{found}{one.method} and {name} share {len(shared)} seeds: too few."
         return Finding(one.says, panel, NOT_SHOWN, says, seeds=len(shared))
+    leads = _leads(one, first, other, shared)
+    means = [float(np.mean([side.values[seed] for seed in shared])) for side in (first, other)]
+    ahead = "ahead by"
+    if one.wider_than is not None:
+        there = [_side(side, one, one.wider_than, runs) for side in (one.method, name)]
+        if any(seed not in side.values for seed in shared for side in there):
+            says = f"{one.method} or {name} has diverged in {one.wider_than}: their leads cannot be compared."
+            return Finding(one.says, panel, NOT_SHOWN, says, seeds=len(shared))
+        leads = leads - _leads(one, *there, shared)
+        ahead = f"further ahead than in {one.wider_than} by"
     mean, half = float(leads.mean()), _half(leads, LEVEL / looks)
     low, high = mean - half, mean + half
-    verdict = _alike(low, high, one.by) if one.like else HELD if low > one.by else CONTRADICTS if high < 0 else NOT_SHOWN
-    means = [float(np.mean([side.values[seed] for seed in shared])) for side in (first, other)]
     sentence = (
-        f"{one.what}: {name} {number(means[0])}, {other_name} {number(means[1])}; ahead by {number(mean)} "
+        f"{one.what}: {one.method} {number(means[0])}, {name} {number(means[1])}; {ahead} {number(mean)} "
         f"[{number(low)}, {number(high)}]{' powers of ten' if one.log else ''}, {len(shared)} seeds."
     )
-    for side_name, side in ((name, first), (other_name, other)):
+    for label, side in ((one.method, first), (name, other)):
         if side.never:
-            sentence += f" {side_name} never gets there with {side.never} of {len(side.values)}: counted as twice the run."
-    return Finding(one.says, panel, verdict, sentence, mean, low, high, len(shared))
+            sentence += f" {label} never gets there with {side.never} of {len(side.values)}: counted as twice the run."
+    return Finding(one.says, panel, _verdict(one, low, high), sentence, mean, low, high, len(shared))
+
+
+def _leads(one: Expectation, first: _Side, other: _Side, seeds: Sequence[int]) -> np.ndarray:
+    """Return how far the first is ahead, seed by seed."""
+    of = (lambda value: math.log10(max(value, _LEAST))) if one.log else (lambda value: value)
+    ahead = np.array([of(first.values[seed]) - of(other.values[seed]) for seed in seeds])
+    return ahead if first.higher else -ahead
+
+
+def _verdict(one: Expectation, low: float, high: float) -> str:
+    """Judge a lead by its interval."""
+    if one.like:
+        return _alike(low, high, one.by)
+    least = -one.by if one.no_worse else one.by
+    return HELD if low > least else CONTRADICTS if high < min(least, 0) else NOT_SHOWN
 
 
 def numbers(one: Expectation, runs: Runs) -> dict[str, dict[int, float]]:

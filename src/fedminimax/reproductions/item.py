@@ -116,6 +116,7 @@ class Item(BaseModel):
             return label not in removed and (not elsewhere or elsewhere in panels)
 
         kept = [one for one in self.expect if there(one.method) and (not one.than or any(map(there, one.than)))]
+        kept = [one for one in kept if one.wider_than is None or one.wider_than in panels]
         groups = {} if self.across is None else self.across.groups
         over = lambda one: {} if one.group is None else {"over": groups[one.group]}
         return [one.model_copy(update={"than": [*filter(there, one.than)], **over(one)}) for one in kept]
