@@ -1,7 +1,8 @@
-"""The first round of every item at the scale of its paper: models, clients and methods as printed, on made-up data of the kind.
+"""The first round of every item at the scale of its paper: models, clients and methods as printed, on made-up data.
 
-Only the amount of work is cut: few examples, the first value of what is searched, a few steps where a network is large. Programs
-take a while to compile: without FEDMINIMAX_ALL=1 the first method of every experiment is run, and VGG11 and ResNet-18 in three items.
+Only the amount of work is cut: few examples, the first value of what is searched, a few steps where a network is large.
+Programs take a while to compile: without FEDMINIMAX_ALL=1 the first method of every experiment is run, and large networks in
+a few items.
 """
 
 import os
@@ -24,20 +25,23 @@ SHAPES = {
     "cifar10_features": ((256,), 10),
 }
 FILES = {"cifar10-resnet18-features.npz": 10, "cifar100-features.npz": 100, "tiny-imagenet-features.npz": 200}
-LARGE = ("vgg11", "resnet18")
-ONCE = {"fed-norm-sgda/figure-5", "personalized/figure-1", "scaff-pd/train-convexify-train"}
+LARGE = ("vgg11", "resnet18", "cnn", "PooledGenerator")
+ONCE = {"cd-mage/figure-3", "fed-norm-sgda/figure-5", "fess-gda/figure-2", "personalized/figure-1"}
 """The items with large networks that are tried without FEDMINIMAX_ALL."""
 BY_CLASS = {"mnist", "fashion_mnist", "cifar10"}
 """What cd-mage divides among 500 clients of one class each."""
 EXAMPLES = {"by_class": 1000, "dirichlet": 400, "iid": 60, "major_class": 40}
 """So many are enough for the clients of a division."""
 
+MEASURED = {"examples": 50, "steps": 2}
+"""So many examples of what is robust, and so many steps."""
 FEW = 90
 """So many of them for a large network: it takes a step for every four."""
 
 
 def large(tables):
-    return next((name for name in LARGE if f"'{name}'" in str(tables)), None)
+    used = str([tables["problem"], (tables.get("data") or {}).get("model")])
+    return next((name for name in LARGE if f"'{name}'" in used), None)
 
 
 def kinds(name):
@@ -58,7 +62,8 @@ def cases():
 
 def made_up(count, shape, classes):
     drawn = np.random.default_rng(0)
-    part = lambda: {"inputs": drawn.random((count, *shape), np.float32), "labels": (np.arange(count) % classes).astype(np.int32)}
+    labels = (np.arange(count) % classes).astype(np.int32)
+    part = lambda: {"inputs": drawn.random((count, *shape), np.float32), "labels": labels}
     return part(), part()
 
 
@@ -80,7 +85,7 @@ def data(tmp_path, monkeypatch):
 
 
 def cut(tables):
-    """The same experiment with little work: one round, one value of each setting, few examples, few steps of a large network."""
+    """The same experiment with little work: a round, one value of each setting, few examples, few steps of a large network."""
     heavy = large(tables)
 
     def method(given):
@@ -88,7 +93,7 @@ def cut(tables):
         if heavy:
             steps = given.get("local_steps")
             epochs = isinstance(steps, dict)
-            given |= {"batch_size": 4} | ({} if epochs or steps is None else {"local_steps": 1})
+            given |= {key: few for key, few in (("batch_size", 4), ("local_steps", 1)) if key in given}
             if epochs:
                 given |= {"local_steps": 1 if steps["name"] == "UniformSteps" else [1 + k % 2 for k in range(15)]}
         return given
@@ -96,20 +101,28 @@ def cut(tables):
     methods = {label: method(given) for label, given in tables["methods"].items()}
     if not os.environ.get("FEDMINIMAX_ALL"):
         methods = dict([next(iter(methods.items()))])
-    changes = {"rounds": 1, "eval_every": 1, "seeds": 1}
+    changes = {"rounds": 1, "eval_every": 1, "seeds": 1, "metrics": {label: {} for label in tables["metrics"]}}
+    for label, metric in tables["metrics"].items():
+        changes["metrics"][label] = {key: few for key, few in MEASURED.items() if isinstance(metric.get(key), int)}
+        if "classifier" in metric:
+            changes["metrics"][label] = {"samples": 20, "classifier": {"epochs": 1}}
     out = {key: value for key, value in tables.items() if key not in ("search", "stop", "methods")} | {"methods": methods}
     if tables.get("data"):
         division = tables["partition"]["name"]
-        few = {"train": FEW if heavy and division == "dirichlet" else EXAMPLES[division], "test": 20 if heavy else 100}
+        few = {"train": EXAMPLES[division], "test": 100}
+        if heavy:
+            few = {"train": FEW, "test": 20} if division == "dirichlet" else few | {"test": 50}
         if "validation" in tables["data"]:
-            few["validation"] = 40
+            few["validation"] = 100
         if "images" in tables["data"]:
             few |= {"rounds": 1, "local_steps": 1, "batch_size": 2, "features": 64, "train": 200}
-        if tables["data"]["name"] in FILES:
-            few = {}
+        if tables["data"]["name"] in (*FILES, "digits"):
+            few = {}  # they are few
         changes["data"] = few
         if "min_size" in tables["partition"]:
             changes["partition"] = {"min_size": 1}
+        if "images" in tables["data"]:
+            changes["partition"]["drop"] = False  # of a hundred classes each has but a few images
     return merged(out, changes)
 
 

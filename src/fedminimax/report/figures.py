@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +58,23 @@ def curve_axes(evidence: Evidence, metric: str, against: str = ROUND) -> Axes:
     return ax
 
 
-def draw_curves(ax: Axes, evidence: Evidence, metric: str, against: str = ROUND) -> None:
-    """Draw a metric of every method: the mean over seeds, and a band from the least to the greatest."""
+def draw_curves(
+    ax: Axes, evidence: Evidence, metric: str, against: str = ROUND, labels: Sequence[str] = (), legend: bool = True
+) -> None:
+    """Draw a metric of every method: the mean over seeds, and a band from the least to the greatest.
+
+    Args:
+        ax: where.
+        evidence: of the runs.
+        metric: what to draw.
+        against: what to draw it against.
+        labels: all methods that have colours, in their order; by default those of the evidence.
+        legend: whether to say which curve is whose.
+    """
     drawn = [one for one in lines(evidence, MOST_POINTS) if metric in one.bands and against in one.across]
     positive = True
     for one in drawn:
-        band, k = one.bands[metric], evidence.labels.index(one.label)
+        band, k = one.bands[metric], (labels or evidence.labels).index(one.label)
         x, colour = one.across[against][band.places], COLOURS[k % len(COLOURS)]
         every = max(1, len(x) // 8)
         ax.plot(
@@ -78,7 +90,8 @@ def draw_curves(ax: Axes, evidence: Evidence, metric: str, against: str = ROUND)
     ax.set(xlabel=AXES[against], ylabel=evidence.called(metric))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, axis="y")
-    ax.legend(frameon=False, fontsize=8, handlelength=3.2)
+    if legend:
+        ax.legend(frameon=False, fontsize=8, handlelength=3.2)
 
 
 def _save(ax: Axes, folder: Path, name: str) -> list[Path]:

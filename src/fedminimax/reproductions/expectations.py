@@ -50,7 +50,7 @@ class Expectation(BaseModel):
         counts: what it takes to reach a level is counted in: "round", or a cost such as "gossip_rounds" or "local_steps".
         panels: the panels in which to look; by default all.
         beyond: whether it is a question of ours that the paper does not answer: it is told, and the verdict is without it.
-        reading: where the paper can be read in more than one way, the reading that it belongs to: each has a verdict of its own.
+        reading: where the paper can be read in more than one way, the reading that it belongs to; each has a verdict.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -266,7 +266,7 @@ def _compared(one: Expectation, panel: str, first: _Side, name: str, other: _Sid
     means = [float(np.mean([side.values[seed] for seed in shared])) for side in (first, other)]
     ahead = "ahead by"
     if one.wider_than is not None:
-        there = [_side(side, one, one.wider_than, runs) for side in (one.method, name)]
+        there = (_side(one.method, one, one.wider_than, runs), _side(name, one, one.wider_than, runs))
         if any(seed not in side.values for seed in shared for side in there):
             says = f"{one.method} or {name} has diverged in {one.wider_than}: their leads cannot be compared."
             return Finding(one.says, panel, NOT_SHOWN, says, seeds=len(shared))

@@ -23,6 +23,8 @@ from fedminimax.report.words import quantity
 from fedminimax.reproductions.expectations import BEYOND, numbers
 
 if TYPE_CHECKING:
+    from matplotlib.lines import Line2D
+
     from fedminimax.experiments.experiment import Experiment
     from fedminimax.reproductions.conduct import Reproduction
     from fedminimax.reproductions.item import Across
@@ -33,6 +35,8 @@ _ACROSS = 3
 """Panels side by side in the figure."""
 NONE = "–"
 """In place of a number that there is not."""
+_WITHIN = 4
+"""So many methods fit into a legend among the curves."""
 _SAMPLES = 16
 """Images of each generator."""
 
@@ -45,17 +49,26 @@ def figure(made: Reproduction, path: Path) -> None:
         _figure_across(made, made.item.across, path)
         return
     cells = [(panel, metric) for metric in made.item.shows for panel in made.outcomes]
+    labels = list(dict.fromkeys(record.label for records in made.records.values() for record in records))
     across = min(_ACROSS, len(made.outcomes) if len(made.outcomes) > 1 else len(cells))  # a metric begins a row
     down = math.ceil(len(cells) / across)
-    axes = Figure(figsize=(4.6 * across, 3.4 * down), layout="constrained").subplots(down, across, squeeze=False)
+    apart = len(labels) > _WITHIN
+    drawn = Figure(figsize=(4.6 * across, 3.4 * down), layout="constrained")
+    axes = drawn.subplots(down, across, squeeze=False)
+    curves: dict[str, Line2D] = {}
     for k, (panel, metric) in enumerate(cells):
         ax = axes[k // across][k % across]
-        draw_curves(ax, Evidence.of(made.records[panel]), metric, made.item.against)
+        draw_curves(ax, Evidence.of(made.records[panel]), metric, made.item.against, labels, legend=not apart)
+        curves = {str(line.get_label()): line for line in ax.get_lines()} | curves
         if len(made.outcomes) > 1:
             ax.set_title(panel, fontsize=10)
     for k in range(len(cells), across * down):
         axes[k // across][k % across].set_axis_off()
-    axes[0][0].get_figure().savefig(path, dpi=130)
+    if apart:  # so many would cover the curves
+        drawn.legend(
+            curves.values(), curves, loc="outside lower center", ncols=2 * across, frameon=False, fontsize=8, handlelength=3.2
+        )
+    drawn.savefig(path, dpi=130)
 
 
 def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
