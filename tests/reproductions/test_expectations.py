@@ -6,7 +6,18 @@ from pydantic import ValidationError
 
 import fedminimax as fm
 from fedminimax.folders import DIVERGED, FINISHED, Record
-from fedminimax.reproductions.expectations import CONTRADICTS, HELD, NOT_SHOWN, PART, Expectation, Finding, judge, verdict_of
+from fedminimax.reproductions.expectations import (
+    CONTRADICTS,
+    HELD,
+    NOT_SHOWN,
+    PART,
+    Expectation,
+    Finding,
+    in_words,
+    judge,
+    readings_of,
+    verdict_of,
+)
 
 
 def runs(label, ends, better="higher", status=None):
@@ -100,6 +111,50 @@ def test_sides_of_other_panels():
         judge([wanted.model_copy(update={"than": ["A @ K = 2"]})], panels)
     with pytest.raises(fm.InputError, match=r"needs m of 'Z' in 'K = 1', where there are A"):
         judge([wanted.model_copy(update={"method": "Z", "panels": []})], panels)
+
+
+def test_not_being_behind_is_enough_where_that_is_asked():
+    near = [a + 0.001 for a in A]
+    wanted = {"than": ["B"], "no_worse": True, "by": 0.01}
+    assert judged(runs("A", A) + runs("B", near), **wanted)[0].verdict == HELD
+    assert judged(runs("A", A) + runs("B", B), **wanted)[0].verdict == HELD  # a lead of .1 is no fault
+    assert judged(runs("A", B) + runs("B", A), **wanted)[0].verdict == CONTRADICTS
+    noisy = [0.9, 0.7, 0.95, 0.75, 0.8]
+    assert judged(runs("A", noisy) + runs("B", B), **wanted)[0].verdict == NOT_SHOWN
+
+
+def test_leads_of_two_panels_are_compared_seed_by_seed():
+    """A leads by .3, give or take, where it is hard and by .1 where it is easy."""
+    hard = [b + 0.3 + 0.01 * k for k, b in enumerate(B)]
+    easy = [b + 0.1 + 0.01 * k for k, b in enumerate(B)]
+    panels = {"hard": runs("A", hard) + runs("B", B), "easy": runs("A", easy) + runs("B", B)}
+    wanted = {"says": "", "metric": "m", "method": "A", "than": ["B"]}
+    found = judge([Expectation(**wanted, panels=["hard"], wider_than="easy")], panels)[0]
+    np.testing.assert_allclose([found.lead, found.low, found.high], 0.2)
+    assert found.verdict == HELD
+    assert "further ahead than in easy by 0.2" in found.sentence
+    assert judge([Expectation(**wanted, panels=["easy"], wider_than="hard")], panels)[0].verdict == CONTRADICTS
+    panels["easy"] = runs("A", easy, status={2}) + runs("B", B)
+    found = judge([Expectation(**wanted, panels=["hard"], wider_than="easy")], panels)[0]
+    assert (found.verdict, found.sentence) == (NOT_SHOWN, "A or B has diverged in easy: their leads cannot be compared.")
+
+
+def test_who_never_reaches_a_level_is_told():
+    found = judged(runs("A", [0.9] * 3) + runs("B", [0.4, 0.6, 0.4]), than=["B"], reaches=0.5)[0]
+    assert found.sentence.endswith("B never gets there with 2 of 3: counted as twice the run.")
+    assert "A never" not in found.sentence
+    assert "rounds until m is 0.5" in judged(runs("A", [0.9] * 3), below=100, reaches=0.5)[0].sentence
+
+
+def test_each_reading_of_a_paper_has_a_verdict():
+    wanted = {"says": "", "metric": "m"}
+    one = Expectation(**wanted, method="A", than=["B"], reading="drawn anew")
+    two = Expectation(**wanted, method="B", than=["A"], reading="fixed")
+    found = judge([one, two], {"all": runs("A", A) + runs("B", B)})
+    assert readings_of(found) == {"drawn anew": HELD, "fixed": CONTRADICTS}
+    assert in_words(found) == f"{PART} (drawn anew: {HELD}; fixed: {CONTRADICTS})"
+    assert in_words(found[:1]) == f"{HELD} (drawn anew: {HELD})"
+    assert in_words(judged(runs("A", A) + runs("B", B), than=["B"])) == HELD
 
 
 def sloping(ends, slope, over=(1.0, 10.0, 100.0), **expected):

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from fedminimax.models.winograd import pays, winograd_conv
+
 Padding = str | Sequence[tuple[int, int]]
 """What ``lax.conv_general_dilated`` takes: "SAME", "VALID", or a (low, high) pair for each spatial axis."""
 
@@ -39,8 +41,9 @@ def conv(
 
     out[n, h, w, :] = sum_{i, j} lhs[n, s h + i, s w + j, :] @ rhs[i, j], on the padded input, for stride s.
 
-    On CPUs, NHWC images and HWIO kernels without dilation or groups are convolved by one matrix product; anything else,
-    and every other platform, gets XLA's own convolution. Values agree to rounding.
+    On CPUs, NHWC images and HWIO kernels without dilation or groups are convolved by one matrix product, or for 3x3 kernels of
+    many channels with a quarter of the multiplications (:mod:`fedminimax.models.winograd`); anything else, and every other
+    platform, gets XLA's own convolution. Values agree to rounding.
 
     Args:
         lhs: the images, (batch, height, width, channels) when ``dimension_numbers`` is NHWC.
@@ -164,7 +167,10 @@ def _matrix_conv(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> jax.Array:
-    """Convolve NHWC images by one matrix product between shifted copies and the kernel."""
+    """Convolve NHWC images by one matrix product between shifted copies and the kernel, or by Winograd's where that pays."""
+    pads = _pads(images, kernel, strides, padding)
+    if preferred_element_type is None and pays(images, kernel, strides, pads):
+        return winograd_conv(images, kernel, pads, precision)
 
     def product(copies: list[jax.Array], matrix: jax.Array) -> jax.Array:
         # as a product of two matrices, since XLA is slow to contract over several axes in its gradient
@@ -175,7 +181,7 @@ def _matrix_conv(
 
     rows, columns, _, features = kernel.shape
     stride, step = strides
-    (top, bottom), sides = _pads(images, kernel, strides, padding)
+    (top, bottom), sides = pads
     height = (images.shape[1] + top + bottom - rows) // stride + 1
     blocks = rows // stride
     rows_after = _rows_after(kernel, stride, height)
