@@ -116,11 +116,14 @@ def reproduce_command(
     resume: Annotated[bool, typer.Option(help="Go on with what the folder has.")] = False,
 ) -> None:
     """Run a figure or table of a paper again, and say whether its claim held."""
+    from fedminimax.cache import keep_programs
     from fedminimax.commands.reproduce import carry_out, show_items
 
     if all_ or item is None:
         show_items()
-    elif not carry_out(item, scale, out, resume):
+        return
+    keep_programs()
+    if not carry_out(item, scale, out, resume):
         raise typer.Exit(1)
 
 

@@ -183,7 +183,7 @@ def read(file: Traversable) -> dict[str, Any]:
 def extended(name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the tables of an item: with those of the item that it ``extends``, where it says nothing else.
 
-    What else is found in the runs, and what it is also called, is not taken over.
+    What else is found in the runs, what the paper prints of them, and what it is also called, is not taken over.
     """
     own = dict(tables[name])
     base = own.pop("extends", None)
@@ -193,7 +193,7 @@ def extended(name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, An
         raise InputError(f"{name} extends {base!r}, which there is not{nearest(str(base), tables)}.")
     if "extends" in tables[base]:
         raise InputError(f"{name} extends {base}, which extends another: extend {tables[base]['extends']} itself.")
-    taken = {key: value for key, value in tables[base].items() if key not in ("also", "found", "expect")}
+    taken = {key: value for key, value in tables[base].items() if key not in ("also", "found", "printed", "expect")}
     return merged(taken, own)
 
 
