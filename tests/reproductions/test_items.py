@@ -43,7 +43,7 @@ def test_what_is_expected_of_methods_that_a_scale_leaves_out_is_not_looked_at():
     item = whole.model_copy(update={"smoke": {"methods": {"CD-MAGE+": False, "CD-MA": False, "CODASCA": {"lr_x": 1.0}}}})
     assert item.expected("small") == item.expect
     left = item.expected("smoke")
-    kinds = {"CD-MAGE": ["lead", "bound", "bound"], "CD-MAGE, one cohort": ["lead"]}  # the lead on test data is over CD-MA alone
+    kinds = {"CD-MAGE": ["lead", "bound", "bound"], "CD-MAGE, one cohort": ["lead"]}  # on test data CD-MA was the rival
     assert {m: ["lead" if one.than else "bound" for one in left if one.method == m] for m in (o.method for o in left)} == kinds
     assert left[0].than == [name for name in item.expect[0].than if name != "CD-MA"]
     none = item.model_copy(update={"smoke": {"methods": dict.fromkeys(item.expect[0].than, False)}})

@@ -74,6 +74,7 @@ def figure(made: Reproduction, path: Path) -> None:
 def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
     """Draw what came out against what panels differ in: a row for each number, a column for each group of panels."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     drawn: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
     for one in made.item.expected(made.scale):
@@ -111,6 +112,12 @@ def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
         if across.log:
             ax.set_xscale("log")
             ax.set_yscale("log")
+            places = sorted(across.groups[group].values())
+            ax.set_xticks(places, [f"{place:.3g}" for place in places])
+            ax.minorticks_off()
+            if ax.get_lines():
+                ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.set(xlabel=across.name, ylabel=what)
         ax.set_title(group, fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
