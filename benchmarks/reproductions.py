@@ -83,6 +83,8 @@ def page() -> str:
         lines += ["| expected | panel | verdict | numbers |", "|---|---|---|---|"]
         says = lambda f: f["says"] + (BEYOND if f.get("beyond") else "")
         lines += [f"| {says(f)} | {f['panel']} | {f['verdict']} | {f['sentence']} |" for f in one["findings"]]
+        if one.get("version") != items()[one["item"]].digest(one["scale"]):
+            lines += ["", "These runs are of an earlier version of the item, whose settings or expectations were not all as they are now."]
         last = one is [other for other in known if other["item"] == one["item"]][-1]
         for text in [
             *(items()[one["item"]].found if last else ()),

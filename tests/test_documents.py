@@ -1,6 +1,7 @@
 """What the README and the examples show must run as it stands."""
 
 import importlib
+import json
 import os
 import re
 import runpy
@@ -15,6 +16,7 @@ import pytest
 
 import fedminimax as fm
 from fedminimax.metrics import METRICS
+from fedminimax.reproductions import items
 
 sys.path.insert(0, str(Path(__file__).parent / "algorithms"))
 from roster import ROSTER
@@ -169,6 +171,16 @@ def test_ci_runs_the_readmes_test_command():
 def test_the_page_of_the_papers_is_what_its_script_makes_of_the_committed_table():
     page = runpy.run_path(str(ROOT / "benchmarks" / "reproductions.py"))["page"]
     assert (ROOT / "docs" / "reproductions.md").read_text() == page(), "python benchmarks/reproductions.py writes it again"
+
+
+def test_runs_of_an_earlier_version_of_an_item_are_said_to_be(tmp_path):
+    page = runpy.run_path(str(ROOT / "benchmarks" / "reproductions.py"))["page"]
+    name, scale, said = "scaff-pd/figure-2", "small", "These runs are of an earlier version of the item"
+    one = {"item": name, "title": "a", "scale": scale, "runs": 1, "verdict": "held", "claim": "b.", "findings": [], "differs": []}
+    page.__globals__["TABLE"] = tmp_path / "table.json"
+    for version, earlier in ((items()[name].digest(scale), False), ("0123", True), (None, True)):
+        page.__globals__["TABLE"].write_text(json.dumps({f"{name} {scale}": one | ({"version": version} if version else {})}))
+        assert (said in page()) == earlier
 
 
 def test_what_the_server_sees_is_said_of_every_method():

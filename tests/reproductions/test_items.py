@@ -97,7 +97,7 @@ def test_every_item_runs_at_the_smallest_scale(name, tmp_path, monkeypatch):
     assert looked
     assert {found.says for found in made.findings} == {*looked}
     known = json.loads((tmp_path / "out" / SUMMARY).read_text())
-    assert (known["item"], known["scale"]) == (name, "smoke")
+    assert (known["item"], known["scale"], known["version"]) == (name, "smoke", item.digest("smoke"))
     page = (tmp_path / "out" / PAGE).read_text()
     assert "Only tried" in page
     assert "data:image/png" in page
@@ -156,6 +156,16 @@ def test_an_item_has_what_the_one_has_that_it_extends():
         extended("p/other", {"p/base": BASE, "p/other": {**other, "extends": "p/bas"}})
     with pytest.raises(fm.InputError, match="p/third extends p/other, which extends another: extend p/base itself"):
         extended("p/third", {"p/base": BASE, "p/other": other, "p/third": {"extends": "p/other"}})
+
+
+def test_a_version_of_an_item_is_its_experiments_and_what_is_expected_of_them():
+    item = Item(name="p/base", **BASE)
+    version = item.digest("small")
+    assert version == Item(name="p/base", **{**BASE, "found": ["d"], "title": "e"}).digest("small")
+    assert version != Item(name="p/base", **merged(BASE, {"experiment": {"rounds": 5}})).digest("small")
+    assert version != Item(name="p/base", **{**BASE, "expect": [{**BASE["expect"][0], "by": 0.1}]}).digest("small")
+    assert version == Item(name="p/base", **merged(BASE, {"paper": {"rounds": 5}})).digest("small")
+    assert version != Item(name="p/base", **merged(BASE, {"small": {"rounds": 5}})).digest("small")
 
 
 def test_what_is_of_the_same_runs_is_found_by_its_own_name_too():

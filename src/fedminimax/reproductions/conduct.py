@@ -139,6 +139,7 @@ def _write(made: Reproduction, experiments: dict[str, Experiment]) -> None:
         "title": made.item.title,
         "claim": made.item.claim,
         "scale": made.scale,
+        "version": made.item.digest(made.scale),
         "verdict": made.verdict,
         "seeds": seeds,
         "runs": sum(len(records) for records in made.records.values()),

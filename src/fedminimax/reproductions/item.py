@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -105,6 +107,12 @@ class Item(BaseModel):
             raise InputError(f"There is no scale {scale!r}: choose {', '.join(SCALES)}.")
         divisions = range(self.divisions.get(scale, 1))
         return {panel: [self._experiment(panel, scale, k) for k in divisions] for panel in self.panel_names(scale)}
+
+    def digest(self, scale: str) -> str:
+        """Return what tells this version of the item at a scale from others: its experiments, and what is expected of them."""
+        tables = {panel: [one.tables for one in divisions] for panel, divisions in self.experiments(scale).items()}
+        whole = {"tables": tables, "expect": [one.model_dump() for one in self.expected(scale)], "float64": self.float64}
+        return hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def expected(self, scale: str) -> list[Expectation]:
         """Return what should come out at a scale: without the methods and the panels that are left out there."""
