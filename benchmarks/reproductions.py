@@ -27,6 +27,7 @@ TABLE, PAGE = ROOT / "benchmarks" / "results" / "reproductions.json", ROOT / "do
 PICTURES = ROOT / "docs" / "reproductions"
 COLOURS = 64
 """So many are enough for curves, and a picture takes a third of the space."""
+EARLIER = "These runs are of an earlier version of the item, whose settings or expectations were not all as they are now."
 HEAD = """# Figures and tables of the papers, run again
 
 <!-- made by benchmarks/reproductions.py -->
@@ -84,7 +85,7 @@ def page() -> str:
         says = lambda f: f["says"] + (BEYOND if f.get("beyond") else "")
         lines += [f"| {says(f)} | {f['panel']} | {f['verdict']} | {f['sentence']} |" for f in one["findings"]]
         if one.get("version") != items()[one["item"]].digest(one["scale"]):
-            lines += ["", "These runs are of an earlier version of the item, whose settings or expectations were not all as they are now."]
+            lines += ["", EARLIER]
         last = one is [other for other in known if other["item"] == one["item"]][-1]
         for text in [
             *(items()[one["item"]].found if last else ()),

@@ -176,7 +176,10 @@ def test_the_page_of_the_papers_is_what_its_script_makes_of_the_committed_table(
 def test_runs_of_an_earlier_version_of_an_item_are_said_to_be(tmp_path):
     page = runpy.run_path(str(ROOT / "benchmarks" / "reproductions.py"))["page"]
     name, scale, said = "scaff-pd/figure-2", "small", "These runs are of an earlier version of the item"
-    one = {"item": name, "title": "a", "scale": scale, "runs": 1, "verdict": "held", "claim": "b.", "findings": [], "differs": []}
+    one = {"item": name, "title": "a", "scale": scale, "runs": 1, "verdict": "held", "claim": "b."} | {
+        "findings": [],
+        "differs": [],
+    }
     page.__globals__["TABLE"] = tmp_path / "table.json"
     for version, earlier in ((items()[name].digest(scale), False), ("0123", True), (None, True)):
         page.__globals__["TABLE"].write_text(json.dumps({f"{name} {scale}": one | ({"version": version} if version else {})}))
