@@ -26,7 +26,7 @@ from fedminimax.fedfair.question import problem_of
 from fedminimax.fedfair.sketch import read_sketch
 from fedminimax.fedfair.training import Trainer
 
-MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "150"))
+MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "80"))
 often = settings(max_examples=MANY, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
 STEPS = ("ScaffPD.tau=0.3,sigma=0.1",)
 QUESTION = Question("outcome", methods=("ScaffPD",), settings=STEPS, rounds=2, local_steps=1, min_rows=5, group="sex")

@@ -26,7 +26,7 @@ SHAPES = {
 }
 FILES = {"cifar10-resnet18-features.npz": 10, "cifar100-features.npz": 100, "tiny-imagenet-features.npz": 200}
 LARGE = ("vgg11", "resnet18", "cnn", "PooledGenerator")
-ONCE = {"cd-mage/figure-3", "fed-norm-sgda/figure-5", "fess-gda/figure-2", "personalized/figure-1"}
+ONCE = {"cd-mage/figure-3", "fed-norm-sgda/figure-5", "fess-gda/figure-2"}
 """The items with large networks that are tried without FEDMINIMAX_ALL."""
 BY_CLASS = {"mnist", "fashion_mnist", "cifar10"}
 """What cd-mage divides among 500 clients of one class each."""

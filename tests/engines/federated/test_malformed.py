@@ -28,7 +28,7 @@ from fedminimax.federation.round import Conditions
 sys.path.insert(0, str(Path(__file__).parent))
 from faulty import SCAFFOLD, engine, regression, run, sites
 
-MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "700"))
+MANY = int(os.environ.get("FEDMINIMAX_FUZZ", "400"))
 DAMAGED = max(10_000, MANY)
 often = settings(max_examples=MANY, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
