@@ -87,6 +87,8 @@ def draw_curves(
     spans = [one.bands[metric].mean for one in drawn if len(one.bands[metric].mean)]
     if spans and positive and max(s.max() for s in spans) > 50 * min(s.min() for s in spans):
         ax.set_yscale("log")  # a linear axis would show the first rounds only
+    if against == ROUND:
+        ax.locator_params(axis="x", integer=True)
     ax.set(xlabel=AXES[against], ylabel=evidence.called(metric))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, axis="y")

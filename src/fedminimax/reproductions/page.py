@@ -50,7 +50,8 @@ def figure(made: Reproduction, path: Path) -> None:
         return
     cells = [(panel, metric) for metric in made.item.shows for panel in made.outcomes]
     labels = list(dict.fromkeys(record.label for records in made.records.values() for record in records))
-    across = min(_ACROSS, len(made.outcomes) if len(made.outcomes) > 1 else len(cells))  # a metric begins a row
+    beside = len(made.outcomes) if len(made.outcomes) > 1 else len(cells)
+    across = min(beside, 2 if beside == _ACROSS + 1 else _ACROSS)  # a metric begins a row, where it can
     down = math.ceil(len(cells) / across)
     apart = len(labels) > _WITHIN
     drawn = Figure(figsize=(4.6 * across, 3.4 * down), layout="constrained")
