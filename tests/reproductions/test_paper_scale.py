@@ -119,14 +119,14 @@ def cut(tables, shown):
             few = {"train": FEW, "test": 20} if division == "dirichlet" else few | {"test": 50}
         if "validation" in tables["data"]:
             few["validation"] = 100
-        if "images" in tables["data"]:
+        if "features" in tables["data"]:  # of a network that is trained first
             few |= {"rounds": 1, "local_steps": 1, "batch_size": 2, "features": 64, "train": 200}
         if tables["data"]["name"] in (*FILES, "digits"):
             few = {}  # they are few
         changes["data"] = few
         if "min_size" in tables["partition"]:
             changes["partition"] = {"min_size": 1}
-        if "images" in tables["data"]:
+        if "features" in tables["data"]:  # of a network that is trained first
             changes["partition"]["drop"] = False  # of a hundred classes each has but a few images
     return merged(out, changes)
 
