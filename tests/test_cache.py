@@ -45,3 +45,18 @@ def test_a_folder_that_cannot_be_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(fm.InputError, match="set FEDMINIMAX_CACHE to a folder, or to off"):
         cache.keep_programs(tmp_path / "file" / "programs")
+
+
+def test_reproduce_keeps_programs_and_its_list_needs_none(monkeypatch):
+    from typer.testing import CliRunner
+
+    from fedminimax import cli
+    from fedminimax.commands import reproduce
+
+    done = []
+    monkeypatch.setattr(cache, "keep_programs", lambda: done.append("kept"))
+    monkeypatch.setattr(reproduce, "carry_out", lambda *given: done.append("carried out") or True)
+    assert CliRunner().invoke(cli.app, ["reproduce", "--list"]).exit_code == 0
+    assert done == []
+    assert CliRunner().invoke(cli.app, ["reproduce", "scaff-pd/figure-2"]).exit_code == 0
+    assert done == ["kept", "carried out"]

@@ -17,7 +17,7 @@ from fedminimax.problems.personalized_quadratic import ill_conditioned
 from fedminimax.reproductions import Item, find, items, reproduce
 from fedminimax.reproductions.conduct import PAGE, SUMMARY
 from fedminimax.reproductions.item import SCALES, extended, merged
-from fedminimax.reproductions.page import end
+from fedminimax.reproductions.page import columns, end
 
 NAMES = sorted(items())
 
@@ -122,6 +122,10 @@ def test_the_table_of_the_end_has_what_the_paper_prints_beside_what_came_out():
     head, rows = end(numbers)
     assert head == ["Method", "Panel", "acc", "in the paper", "loss"]
     assert rows == [["A", "p", "0.500 ± 0.010", "0.62", "1.500"], ["B", "p", "–", "–", "–"]]
+
+
+def test_every_metric_of_up_to_four_panels_and_of_six_begins_a_row():
+    assert [columns(panels) for panels in (1, 2, 3, 4, 6, 7)] == [1, 2, 3, 2, 3, 3]
 
 
 BASE = {

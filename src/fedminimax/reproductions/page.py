@@ -50,8 +50,7 @@ def figure(made: Reproduction, path: Path) -> None:
         return
     cells = [(panel, metric) for metric in made.item.shows for panel in made.outcomes]
     labels = list(dict.fromkeys(record.label for records in made.records.values() for record in records))
-    beside = len(made.outcomes) if len(made.outcomes) > 1 else len(cells)
-    across = min(beside, 2 if beside == _ACROSS + 1 else _ACROSS)  # a metric begins a row, where it can
+    across = columns(len(made.outcomes) if len(made.outcomes) > 1 else len(cells))
     down = math.ceil(len(cells) / across)
     apart = len(labels) > _WITHIN
     drawn = Figure(figsize=(4.6 * across, 3.4 * down), layout="constrained")
@@ -70,6 +69,11 @@ def figure(made: Reproduction, path: Path) -> None:
             curves.values(), curves, loc="outside lower center", ncols=2 * across, frameon=False, fontsize=8, handlelength=3.2
         )
     drawn.savefig(path, dpi=130)
+
+
+def columns(panels: int) -> int:
+    """Return how many panels stand side by side: four stand two by two, so that every metric begins a row."""
+    return 2 if panels == _ACROSS + 1 else min(panels, _ACROSS)
 
 
 def _figure_across(made: Reproduction, across: Across, path: Path) -> None:
