@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import fedminimax as fm
 from fedminimax.data import datasets
@@ -20,6 +21,7 @@ from fedminimax.reproductions.item import SCALES, extended, merged
 from fedminimax.reproductions.page import columns, end
 
 NAMES = sorted(items())
+saved = Figure.savefig
 
 
 def test_there_are_items_and_a_wrong_name_is_told_its_nearest():
@@ -233,3 +235,15 @@ def test_the_steps_of_the_theorems_are_those_of_from_theory(name):
                 np.testing.assert_allclose(given[key], getattr(theory, key), rtol=1e-8, err_msg=f"{label} {key}")
                 seen += 1
     assert seen == {"personalized/theorem-1": 28, "personalized/theorem-2": 14}[name]
+
+
+def test_rounds_are_whole_numbers_and_what_panels_differ_in_is_written_out(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path, **options: (drawn.append(figure), saved(figure, path, **options))
+    )
+    reproduce(Item(name="p/base", **{**BASE, "panels": {}}), "smoke", tmp_path / "curves")
+    assert [tick % 1 for tick in drawn.pop().axes[0].get_xticks() if 0 <= tick <= 4] == [0, 0, 0, 0, 0]
+    across = {"name": "seed", "log": True, "groups": {"both": {"one": 4, "two": 8}}}
+    reproduce(Item(name="p/base", **{**BASE, "across": across}), "smoke", tmp_path / "across")
+    assert [label.get_text() for label in drawn.pop().axes[0].get_xticklabels()] == ["4", "8"]
