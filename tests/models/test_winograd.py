@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from fedminimax.models import conv
-from fedminimax.models.winograd import FEWEST_CHANNELS, FEWEST_TILES, TILE, pays, winograd_conv
+from fedminimax.models.winograd import BOUNDS, FOUR, TWO, that_pays, winograd_conv
 
 CASES = [
     ((2, 8, 8, 3, 5), ((1, 1), (1, 1))),
@@ -36,8 +36,9 @@ def close(ours, theirs, rtol):
         np.testing.assert_allclose(a, b, rtol=0, atol=rtol * float(jnp.abs(b).max()))
 
 
+@pytest.mark.parametrize("scheme", [FOUR, TWO], ids=["four", "two"])
 @pytest.mark.parametrize(("shape", "pads"), CASES)
-def test_values_and_derivatives_are_those_of_a_convolution(shape, pads, x64):
+def test_values_and_derivatives_are_those_of_a_convolution(shape, pads, scheme, x64):
     images, kernel, above, along, key = drawn(shape, pads)
     across = jax.random.normal(key, kernel.shape)
 
@@ -48,7 +49,8 @@ def test_values_and_derivatives_are_those_of_a_convolution(shape, pads, x64):
         turned = jax.jvp(lambda w: jax.grad(lambda w: jnp.sum(f(images, w) ** 2))(w), (kernel,), (across,))[1]
         return out, back(above), pushed, turned
 
-    close(jax.jit(lambda: both(winograd_conv))(), jax.jit(lambda: both(direct))(), 1e-13)
+    ours = lambda a, w, pads: winograd_conv(a, w, pads, scheme=scheme)
+    close(jax.jit(lambda: both(ours))(), jax.jit(lambda: both(direct))(), 1e-13)
 
 
 def test_many_clients_each_have_a_kernel(x64):
@@ -67,21 +69,35 @@ def test_single_precision_is_nearly_kept():
         close(found, direct(images.astype(jnp.float64), kernel.astype(jnp.float64), ((1, 1), (1, 1))), 5e-6)
 
 
-def test_it_is_used_where_it_pays(monkeypatch):
-    least = FEWEST_CHANNELS
-    images, kernel = jnp.zeros((FEWEST_TILES // 4, 2 * TILE, 2 * TILE, least)), jnp.zeros((3, 3, least, least))
-    same = ((1, 1), (1, 1))
-    assert pays(images, kernel, (1, 1), same)
-    assert not pays(images, kernel, (2, 2), same)
-    assert not pays(images, jnp.zeros((5, 5, least, least)), (1, 1), ((2, 2), (2, 2)))
-    assert not pays(images[1:], kernel, (1, 1), same)
-    assert not pays(images[..., 1:], kernel[:, :, 1:], (1, 1), same)
-    assert not pays(images, kernel[..., 1:], (1, 1), same)
-    assert not pays(images.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16), (1, 1), same)
-    assert not pays(jnp.zeros((FEWEST_TILES, 3, 64, least)), kernel, (1, 1), same)
+def products(images, kernel, pads="SAME"):
     numbers = ("NHWC", "HWIO", "NHWC")
-    products = lambda a: str(jax.make_jaxpr(lambda a: conv(a, kernel, (1, 1), "SAME", dimension_numbers=numbers))(a)).count(
-        "dot_general"
-    )
-    assert products(images) == (TILE + 2) ** 2
-    assert products(images[1:]) == 1
+    return str(jax.make_jaxpr(lambda a: conv(a, kernel, (1, 1), pads, dimension_numbers=numbers))(images)).count("dot_general")
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=str)
+def test_it_is_used_where_it_pays(bound):
+    tile = bound.scheme.tile
+    images = jnp.zeros((bound.tiles // 4, 2 * tile, 2 * tile, bound.fewer))
+    kernel = jnp.zeros((3, 3, bound.fewer, bound.more))
+    same = ((1, 1), (1, 1))
+    assert that_pays(images, kernel, (1, 1), same) in (bound.scheme, FOUR)  # with more tiles there may be enough of the larger
+    assert that_pays(images, kernel, (2, 2), same) is None
+    assert that_pays(images, jnp.zeros((5, 5, bound.fewer, bound.more)), (1, 1), ((2, 2), (2, 2))) is None
+    assert that_pays(images, kernel[..., :15], (1, 1), same) is None
+    assert that_pays(images[..., :15], kernel[:, :, :15], (1, 1), same) is None
+    assert that_pays(images.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16), (1, 1), same) is None
+    assert products(images, kernel) == (that_pays(images, kernel, (1, 1), same).tile + 2) ** 2
+
+
+def test_small_images_get_small_tiles_and_fewer_or_smaller_ones_none():
+    kernel = jnp.zeros((3, 3, 32, 32))
+    chosen = lambda *shape, kernel=kernel: that_pays(jnp.zeros(shape), kernel, (1, 1), ((1, 1), (1, 1)))
+    assert [chosen(32, size, size, 32) for size in (8, 4, 2, 1)] == [FOUR, TWO, None, None]
+    assert chosen(31, 8, 8, 32) is TWO
+    assert chosen(31, 4, 4, 32) is None
+    assert chosen(128, 2, 2, 32) is TWO
+    assert chosen(128, 1, 64, 32) is None
+    few = jnp.zeros((3, 3, 16, 32))
+    assert [chosen(batch, 16, 16, 16, kernel=few) for batch in (16, 15)] == [TWO, None]
+    assert chosen(16, 16, 16, 16, kernel=few[..., :31]) is None
+    assert products(jnp.zeros((31, 4, 4, 32)), kernel) == 1

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedminimax.algorithms.base import Algorithm
 from fedminimax.data.clients import ClientSource
+from fedminimax.devices import compiler_options
 from fedminimax.engines.execution import Progress
 from fedminimax.engines.layout import AXIS, VMAP, Layout
 from fedminimax.engines.simulated_round import Given, Placed, SimulatedRound
@@ -60,7 +61,7 @@ class Program:
     def __init__(self, problem: Problem, conditions: Conditions, layout: Layout):
         self.problem, self.conditions, self.layout = problem, conditions, layout
         self._scripts: dict[Hashable, Script] = {}
-        self._advance = jax.jit(self._rounds, static_argnames="length")
+        self._advance = jax.jit(self._rounds, static_argnames="length", compiler_options=compiler_options())
 
     @classmethod
     def of(cls, problem: Problem, algorithm: Algorithm, conditions: Conditions, layout: Layout) -> Program:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from fedminimax.models.winograd import pays, winograd_conv
+from fedminimax.models.winograd import that_pays, winograd_conv
 
 Padding = str | Sequence[tuple[int, int]]
 """What ``lax.conv_general_dilated`` takes: "SAME", "VALID", or a (low, high) pair for each spatial axis."""
@@ -42,8 +42,8 @@ def conv(
     out[n, h, w, :] = sum_{i, j} lhs[n, s h + i, s w + j, :] @ rhs[i, j], on the padded input, for stride s.
 
     On CPUs, NHWC images and HWIO kernels without dilation or groups are convolved by one matrix product, or for 3x3 kernels of
-    many channels with a quarter of the multiplications (:mod:`fedminimax.models.winograd`); anything else, and every other
-    platform, gets XLA's own convolution. Values agree to rounding.
+    many channels with a half or a quarter of the multiplications (:mod:`fedminimax.models.winograd`); anything else, and every
+    other platform, gets XLA's own convolution. Values agree to rounding.
 
     Args:
         lhs: the images, (batch, height, width, channels) when ``dimension_numbers`` is NHWC.
@@ -169,8 +169,9 @@ def _matrix_conv(
 ) -> jax.Array:
     """Convolve NHWC images by one matrix product between shifted copies and the kernel, or by Winograd's where that pays."""
     pads = _pads(images, kernel, strides, padding)
-    if preferred_element_type is None and pays(images, kernel, strides, pads):
-        return winograd_conv(images, kernel, pads, precision)
+    scheme = that_pays(images, kernel, strides, pads)
+    if scheme is not None and preferred_element_type is None:
+        return winograd_conv(images, kernel, pads, precision, scheme)
 
     def product(copies: list[jax.Array], matrix: jax.Array) -> jax.Array:
         # as a product of two matrices, since XLA is slow to contract over several axes in its gradient

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from fedminimax.devices import compiler_options
 from fedminimax.engines.evaluation import Kinds
 from fedminimax.engines.program import Carry, Program, Script
 from fedminimax.engines.simulated_round import Given, Placed
@@ -77,7 +78,7 @@ def made(recipe: Recipe, example: tuple[Any, ...]) -> tuple[Any, list[Message], 
     key = recipe, structure, tuple((np.shape(a), jnp.result_type(a), getattr(a, "sharding", None)) for a in leaves)
     if key not in _KEPT:
         script, order = Script(), list[str]()
-        compiled = jax.jit(_program(recipe, script, order)).lower(*example).compile()
+        compiled = jax.jit(_program(recipe, script, order), compiler_options=compiler_options()).lower(*example).compile()
         _KEPT[key] = compiled, script.messages, order
         while len(_KEPT) > _MOST_KEPT:
             _KEPT.popitem(last=False)
