@@ -7,6 +7,7 @@ be asked before anybody uses it: when fedminimax is imported, or, where JAX come
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -83,6 +84,7 @@ def cores() -> int:
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
+@functools.cache
 def compiler_options() -> dict[str, int] | None:
     """Return what XLA is told when it compiles rounds: on CPUs, to use vectors as wide as the processor has.
 
@@ -91,7 +93,14 @@ def compiler_options() -> dict[str, int] | None:
     """
     import jax
 
-    return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else None
+    wide = {"xla_cpu_prefer_vector_width": 512}
+    if jax.default_backend() != "cpu":
+        return None
+    try:
+        jax.jit(lambda: 0, compiler_options=wide).lower().compile()
+    except jax.errors.JaxRuntimeError:  # a version that does not know the option, which is for XLA's developers
+        return None
+    return wide
 
 
 def offer_recorded(folder: str | os.PathLike[str]) -> None:
