@@ -1,3 +1,8 @@
+import subprocess
+import sys
+import textwrap
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,6 +217,39 @@ def test_ctrl_c_leaves_a_run_that_can_be_continued(task):
     rest = fm.run(task.problem, task.clients, METHOD, rounds=3, eval_every=1, start=broken)
     np.testing.assert_array_equal(rest.x, whole.x)
     assert rest.rounds == 6
+
+
+def test_ctrl_c_that_python_drops_ends_a_run_all_the_same(task, monkeypatch):
+    pressed = []
+
+    class Dropping:
+        def on_rounds(self, run):
+            if run.round == 3:
+                pressed.append("Ctrl-C")  # and the interrupt went to somebody who ignores it, such as a finalizer
+
+    monkeypatch.setattr("fedminimax.loop.noticed", lambda: nullcontext(pressed))
+    broken = fm.run(task.problem, task.clients, METHOD, rounds=6, eval_every=1, observers=Dropping())
+    assert (broken.interrupted, broken.rounds) == (True, 3)
+
+
+def test_ctrl_c_is_noticed_where_python_drops_it():
+    code = """
+        import gc, signal
+        from fedminimax.interrupts import noticed
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with noticed() as pressed:
+            gc.callbacks.append(lambda *event: signal.raise_signal(signal.SIGINT))
+            gc.collect(0)
+            gc.callbacks.clear()
+            print(len(pressed) > 0)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                print("interrupted")
+        print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]  # a real signal reaches the main thread, which need not be ours
+    assert subprocess.run(command, capture_output=True, text=True).stdout.split() == ["True", "interrupted", "True"]
 
 
 def test_plots(task, tmp_path):

@@ -36,6 +36,28 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
+def noticed() -> Iterator[list[Any]]:
+    """Let Ctrl-C interrupt as ever, and say in the list that it was pressed.
+
+    Python drops an interrupt that comes while it collects garbage or lets go of an object: whoever looks at the list hears it.
+    """
+    before, pressed = signal.getsignal(signal.SIGINT), list[Any]()
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield pressed
+        return
+
+    def note(*event: Any) -> None:
+        pressed.append(event)
+        before(*event)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def unheard() -> Iterator[None]:
     """Leave Ctrl-C, which all processes on a terminal get, to another process."""
     if threading.current_thread() is not threading.main_thread():

@@ -13,6 +13,7 @@ from fedminimax.engines.simulator import ROOM
 from fedminimax.federation import accounting
 from fedminimax.federation.spending import SPENT, Spending
 from fedminimax.inputs import MADE_ON, fingerprint
+from fedminimax.interrupts import noticed
 from fedminimax.observers import Watched, tell, wanted
 from fedminimax.plan import Plan
 from fedminimax.problems.personalized import PersonalizedProblem
@@ -46,21 +47,24 @@ class Loop:
         plan, watched, most = self._plan, self._watched, min(ROOM, self._execution.most_rounds or ROOM)
         pace, halted = 1, None
         try:
-            self._begin()
-            while watched.round < plan.last and watched.stopped is None:
-                evaluation = min(plan.last, plan.first + ((watched.round - plan.first) // plan.every + 1) * plan.every)
-                stop = min([evaluation, *wanted(self._observers, watched)])
-                count = min(stop - watched.round, pace, most)
-                before = time.perf_counter()
-                progress = self._execution.advance(count)
-                pace = self._clock.took(time.perf_counter() - before, count)
-                self._story.went_on(self._execution.messages, progress)
-                if self._spending is not None:
-                    self._spending.add(progress.sent)
-                watched.round = self._execution.round
-                tell(self._observers, "on_rounds", watched)
-                if watched.round == evaluation:
-                    self._evaluate()
+            with noticed() as pressed:
+                self._begin()
+                while watched.round < plan.last and watched.stopped is None:
+                    if pressed:
+                        raise KeyboardInterrupt
+                    evaluation = min(plan.last, plan.first + ((watched.round - plan.first) // plan.every + 1) * plan.every)
+                    stop = min([evaluation, *wanted(self._observers, watched)])
+                    count = min(stop - watched.round, pace, most)
+                    before = time.perf_counter()
+                    progress = self._execution.advance(count)
+                    pace = self._clock.took(time.perf_counter() - before, count)
+                    self._story.went_on(self._execution.messages, progress)
+                    if self._spending is not None:
+                        self._spending.add(progress.sent)
+                    watched.round = self._execution.round
+                    tell(self._observers, "on_rounds", watched)
+                    if watched.round == evaluation:
+                        self._evaluate()
         except KeyboardInterrupt:
             self._interrupted = True
         except Halted as error:
